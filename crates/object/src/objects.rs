@@ -388,8 +388,8 @@ impl Objects {
     /// As [`Objects::revise`], and when chunks cannot be had or stored.
     pub fn relocate(&self, row: &Row, attributes: BTreeMap<String, String>) -> Result<Row, ObjectError> {
         let begun = self.host.elapsed();
-        let record = ObjectRecord { attributes, ..self.whole(row)? };
-        self.renew(&record)?;
+        let mut record = ObjectRecord { attributes, ..self.whole(row)? };
+        self.renew(&mut record)?;
         self.in_time(begun)?;
         self.revised(row, record)
     }

@@ -56,6 +56,36 @@ impl Goal {
         &self.domains[..self.held]
     }
 
+    /// The same when these pieces are durable in these domains, and nothing else. Where a domain has several, that one counts which lets most
+    /// domains count, in whatever order they come.
+    #[must_use]
+    pub fn with(self, held: impl IntoIterator<Item = (Pieces, u16)>) -> Self {
+        let mut domains: Vec<(u16, Pieces)> = Vec::new();
+        for (pieces, domain) in held {
+            match domains.iter_mut().find(|(other, _)| *other == domain) {
+                Some((_, all)) => *all = all.or(pieces),
+                None => domains.push((domain, pieces)),
+            }
+        }
+        let mut counts = [None; limits::PIECES];
+        for nth in 0..domains.len() {
+            counts_for(nth, &domains, self.redundancy.all(), &mut counts);
+        }
+        let mut goal = Self { missing: self.redundancy.all(), held: 0, ..self };
+        for (piece, nth) in (0..).map(Piece).zip(counts) {
+            let domain = nth.and_then(|nth: usize| domains.get(nth));
+            if let Some((domain, _)) = domain {
+                goal.hold(piece.into(), *domain);
+            }
+        }
+        goal
+    }
+
+    /// Which pieces count, and where, as far as [`with`](Self::with) found it.
+    pub fn assigned(&self) -> impl Iterator<Item = (Piece, u16)> + '_ {
+        self.redundancy.all().and_not(self.missing).iter().zip(self.domains().iter().copied())
+    }
+
     /// Whether it would be met if pieces that are missing were in these domains as well.
     #[must_use]
     pub fn would_be_met(mut self, domains: impl IntoIterator<Item = u16>) -> bool {
@@ -78,6 +108,34 @@ impl Goal {
         self.missing = self.missing.without(piece);
         Some(piece)
     }
+}
+
+/// Finds one of the pieces that are `left` to try for which a domain counts, where others may come to count for another.
+fn counts_for(
+    nth: usize,
+    domains: &[(u16, Pieces)],
+    mut left: Pieces,
+    counts: &mut [Option<usize>; limits::PIECES],
+) -> Option<Pieces> {
+    while let Some(piece) = domains.get(nth).and_then(|(_, pieces)| pieces.and(left).lowest()) {
+        left = left.without(piece);
+        let place = usize::from(piece.0);
+        let is_free = match counts[place] {
+            None => true,
+            Some(other) => match counts_for(other, domains, left, counts) {
+                Some(tried) => {
+                    left = tried;
+                    false
+                }
+                None => true,
+            },
+        };
+        if is_free {
+            counts[place] = Some(nth);
+            return None;
+        }
+    }
+    Some(left)
 }
 
 #[cfg(test)]
@@ -137,6 +195,16 @@ mod tests {
     }
 
     #[test]
+    fn as_many_domains_count_as_can() {
+        let goal = Goal::new(Code::new(2, 1).and_then(Redundancy::code).expect("a code"));
+        // One after the other, 1 and 2 would count for 0 and 1, and then 3 for nothing.
+        let held = [(&[0_u8][..], 1_u16), (&[1], 2), (&[0], 3), (&[1], 4), (&[2], 2)];
+        let reached = goal.with(held.map(|(numbers, domain)| (pieces(numbers), domain)));
+        assert!(reached.is_met(), "{reached:?}");
+        assert_eq!((goal.with([]), goal.with([(pieces(&[9]), 1)])), (goal, goal));
+    }
+
+    #[test]
     fn a_set_of_pieces_has_each_once() {
         assert_eq!(pieces(&[3, 0, 3]).iter().collect::<Vec<_>>(), [Piece(0), Piece(3)]);
         assert_eq!([0, 1, 16, 17].map(|count| Pieces::first(count).len()), [0, 1, 16, 16]);
@@ -145,6 +213,30 @@ mod tests {
     }
 
     proptest! {
+        /// In whatever order pieces are named, and as many as trying all ways finds.
+        #[test]
+        fn the_most_is_reached_in_any_order(mut held in vec((vec(0_u8..4, 0..4), 0_u16..5), 0..8), turn in 0_usize..8) {
+            let goal = Goal::new(Code::new(3, 1).and_then(Redundancy::code).expect("a code"));
+            let reached = |held: &[(Vec<u8>, u16)]| goal.with(held.iter().map(|(numbers, domain)| (pieces(numbers), *domain)));
+            let first = reached(&held);
+            fn best(at: u16, used: Pieces, held: &[(Vec<u8>, u16)]) -> usize {
+                if at == 5 {
+                    return 0;
+                }
+                let own = held.iter().filter(|(_, domain)| *domain == at).flat_map(|(numbers, _)| numbers);
+                let with = own.map(|n| Piece(*n)).filter(|piece| used.without(*piece) == used);
+                let counted = with.map(|piece| 1 + best(at + 1, used.with(piece), held)).max().unwrap_or(0);
+                counted.max(best(at + 1, used, held))
+            }
+            prop_assert_eq!(first.domains().len(), best(0, Pieces::default(), &held));
+            let turn = turn.min(held.len());
+            held.rotate_left(turn);
+            prop_assert_eq!(reached(&held).domains().len(), first.domains().len());
+            prop_assert_eq!(first.missing().len(), 4 - first.domains().len());
+            let lies = |n: u8, domain: u16| held.iter().any(|(numbers, of)| *of == domain && numbers.contains(&n));
+            prop_assert!(first.assigned().all(|(piece, domain)| lies(piece.0, domain)));
+        }
+
         /// Whatever is held where, and in whatever order the answers come.
         #[test]
         fn what_counts_is_held_apart(count in 1..=limits::COPIES as u8, held in vec((vec(0_u8..8, 0..8), 0_u16..12), 0..40)) {

@@ -44,6 +44,12 @@ impl Pieces {
         Self(self.0 & other.0)
     }
 
+    /// Those that are in one of both.
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
     /// Those that are not in the other.
     #[must_use]
     pub const fn and_not(self, other: Self) -> Self {

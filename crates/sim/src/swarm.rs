@@ -201,10 +201,8 @@ impl Scenario {
         let objects = Objects::draw(seed);
         let config = Config { give_up: objects.map_or(config.give_up, |objects| objects.patience), ..config };
         let chunks = objects.is_none();
-        let cleaning = if chunks { Cleaning::draw(seed) } else { None };
-        if !chunks {
-            layout.keep_for_clients(seed);
-        }
+        let cleaning = chunks.then(|| Cleaning::draw(seed)).flatten();
+        objects.iter().for_each(|_| layout.keep_for_clients(seed));
         let calm = cleaning.is_some_and(|cleaning| cleaning.calm);
         let (crashes, partitions) = if calm { (0, 0) } else { (crashes, partitions) };
         if calm {

@@ -141,7 +141,7 @@ impl Objects {
         entries: &[Entry],
         redundancy: Option<Redundancy>,
     ) -> Result<(Body, Kept), ObjectError> {
-        let mut writer = Writer::new(self, None, redundancy);
+        let mut writer = Writer::new(self, None, None, redundancy);
         for entry in entries {
             let bytes = self.fetch(entry.id)?;
             let again = writer.send(bytes)?;

@@ -232,6 +232,9 @@ impl Put {
         let counts = context.bug == Some(Bug::KeepHolders) || self.ranked.contains(&holder);
         if counts && !self.progress.holders.contains(&(holder, piece)) {
             self.progress.holders.push((holder, piece));
+            if !self.job.payload.is_common() && context.bug != Some(Bug::CountAnyPiece) {
+                return self.count(context);
+            }
             let redundancy = self.progress.goal.redundancy();
             let pieces = match context.bug {
                 Some(Bug::CountAnyPiece) => redundancy.all(),
@@ -239,6 +242,14 @@ impl Put {
             };
             context.hold(&mut self.progress.goal, holder, pieces);
         }
+    }
+
+    /// Which pieces count that are held: a domain may have several.
+    fn count(&mut self, context: &Context) {
+        let redundancy = self.progress.goal.redundancy();
+        let held = self.progress.holders.iter();
+        let held = held.filter_map(|(holder, piece)| Some((redundancy.counting(*piece), context.domain(*holder)?)));
+        self.progress.goal = self.progress.goal.with(held);
     }
 
     /// Finds the chunk's group, and its members in the order of the map.

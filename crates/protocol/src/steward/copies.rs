@@ -52,13 +52,9 @@ impl Copies<'_> {
     /// How far what is wanted is met by some of these.
     fn goal<'c>(&self, wanted: Wanted, some: impl IntoIterator<Item = &'c Copy>) -> Goal {
         let redundancy = self.redundancy(wanted);
-        let mut goal = Goal::new(redundancy);
-        for copy in some.into_iter().filter(|copy| copy.kept_for.covers(wanted)) {
-            if let Some(domain) = self.map.domain(copy.holder) {
-                goal.hold(redundancy.counting(copy.piece), domain);
-            }
-        }
-        goal
+        let fits = some.into_iter().filter(|copy| copy.kept_for.covers(wanted));
+        let held = fits.filter_map(|copy| Some((redundancy.counting(copy.piece), self.map.domain(copy.holder)?)));
+        Goal::new(redundancy).with(held)
     }
 
     /// What is wanted and not met by the copies in the group, and how far it is.
@@ -100,24 +96,21 @@ impl Copies<'_> {
         let mut here = self.all.clone();
         here.retain(|copy| self.members.contains(&copy.holder));
         let ranked = ClusterMap::ranked_among(&self.id, here.iter().map(|copy| copy.holder).collect());
-        let as_counted = here.clone();
         here.sort_by_cached_key(|copy| (goes(copy.holder), ranked.iter().position(|other| *other == copy.holder)));
-        let stay = self.first_of(&here, bug, &goes);
-        // Where a domain has two pieces of a code, the preferred one may be that which others have as well.
-        let is_met = |stay: &[Copy]| self.wanted(bug).into_iter().all(|wanted| self.goal(wanted, stay).is_met());
-        if self.id.code().is_none() || is_met(&stay) || bug == Some(Bug::StayByRank) {
-            return stay;
-        }
-        self.first_of(&as_counted, bug, &goes)
-    }
-
-    /// Of these, in this order, those that count.
-    fn first_of(&self, here: &[Copy], bug: Option<Bug>, goes: impl Fn(NodeId) -> u64) -> Vec<Copy> {
         let mut stay: Vec<Copy> = Vec::new();
         for wanted in self.wanted(bug) {
             let redundancy = self.redundancy(wanted);
             let mut goal = self.goal(wanted, &stay);
-            for copy in here.iter().filter(|copy| copy.kept_for.covers(wanted)) {
+            let fits = here.iter().filter(|copy| copy.kept_for.covers(wanted));
+            if self.id.code().is_some() && bug != Some(Bug::StayByRank) {
+                // A domain may have several pieces: which of them stays follows from what the others have.
+                for (piece, domain) in self.goal(wanted, &here).assigned() {
+                    let is_it = |copy: &&Copy| copy.piece == piece && self.map.domain(copy.holder) == Some(domain);
+                    stay.extend(fits.clone().find(is_it));
+                }
+                continue;
+            }
+            for copy in fits {
                 let domain = self.map.domain(copy.holder).filter(|_| !stay.contains(copy));
                 let is_few = stay.len() < redundancy.pieces() && !stay.contains(copy) && goes(copy.holder) < u64::MAX;
                 let counts = domain.and_then(|domain| goal.hold(redundancy.counting(copy.piece), domain)).is_some();

@@ -424,9 +424,7 @@ impl Target {
             (Pending::Surplus { from, txn, id }, Completion::Discarded { dropped, bytes, result }) => {
                 self.let_go((from, txn, id), dropped > 0, bytes, result);
             }
-            (Pending::Fetched { op }, completion @ (Completion::Verified(_) | Completion::Decoded(_))) => {
-                self.initiate(Input::Done { op, completion });
-            }
+            (Pending::Fetched { op }, completion) => self.fetched(op, completion),
             (Pending::Restore { handle }, Completion::Found(found)) => self.restore_looked_up(handle, found),
             (Pending::RestoreRead { handle, begun }, Completion::Read(result)) => {
                 self.restore_read(handle, begun, result)

@@ -10,9 +10,10 @@ use super::{
     TxnId, Window,
 };
 use crate::config::Config;
+use crate::id::OpId;
 use crate::initiator::{self, GetError, Initiator, Payload, PutError};
 use crate::limits;
-use crate::machine::{Body, Input, Machine};
+use crate::machine::{Body, Completion, Input, Machine};
 use crate::redundancy::{Piece, Wanted};
 use crate::steward;
 use crate::time::{Instant, Span};
@@ -259,6 +260,11 @@ impl Target {
     /// Whether the initiator of this target has this transaction under way.
     pub(super) fn fetches(&self, txn: TxnId) -> bool {
         self.restoring.as_ref().is_some_and(|restoring| restoring.initiator.has(txn))
+    }
+
+    /// What the initiator of this target wanted is done.
+    pub(super) fn fetched(&mut self, op: OpId, completion: Completion) {
+        self.initiate(Input::Done { op, completion });
     }
 
     /// Gives the initiator of this target something to do. Whether there is one.

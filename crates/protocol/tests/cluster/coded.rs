@@ -69,11 +69,11 @@ fn pieces_are_put_apart_and_any_that_are_enough_give_the_chunk_back_with_every_t
             cluster.dead.clear();
             assert_eq!(get(&mut cluster, id), Ok(bytes.clone()), "{config:?}");
             let renew = Request::Query { handle: 9, query: Query::Renew { id, redundancy: None } };
-            for lost in 0..2 {
+            for (lost, (_, holder)) in held.iter().enumerate().take(2) {
                 cluster.request(renew.clone());
                 let is_whole = |e: &Event| matches!(e, Event::Query { answer: QueryAnswer::Renew(Ok(true)), .. });
                 assert_eq!(cluster.run().iter().any(is_whole), lost == 0, "{config:?}");
-                let disk = cluster.disks.get_mut(&held[lost].1).expect("it is there");
+                let disk = cluster.disks.get_mut(holder).expect("it is there");
                 disk.clear();
             }
         }

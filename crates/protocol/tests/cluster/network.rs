@@ -154,9 +154,11 @@ impl Cluster {
         let disk = self.disks.entry(node).or_default();
         let live = disk.values().map(|bytes| bytes.len() as u64).sum();
         let (delay, completion) = match effect {
+            effect @ (Effect::Verify { .. } | Effect::Decode { .. }) => {
+                (Span::ZERO, effect.compute().expect("it needs no disk"))
+            }
             Effect::Lookup { id, promise } => {
-                let is_it = |(held, _): &(&ChunkId, &Bytes)| **held == id || held.whole() == id;
-                let held = disk.iter().find(is_it).map(|(id, bytes)| Held { id: *id, size: bytes.len() as u32 });
+                let held = found(disk, &id);
                 let id = held.map_or(id, |held| held.id);
                 promise.into_iter().for_each(|promise| self.stamps.entry((node, id)).or_default().keep(promise));
                 (Span::ZERO, Completion::Found(held))
@@ -176,24 +178,14 @@ impl Cluster {
                 let found = self.rot.is_some_and(|rot| rot == Rot::Found);
                 (DISK, Completion::Read(if found { Err(ReadFailure::Corrupt) } else { read }))
             }
-            Effect::Verify { id, pieces } => {
-                (Span::ZERO, Completion::Verified(id.matches(pieces.iter().map(|p| &p[..]))))
-            }
-            Effect::Decode { pieces, into } => (Span::ZERO, Completion::Decoded(into.make(&pieces))),
             Effect::List { prefix, after, limit } => {
                 let all = disk.keys().filter(|id| id.encode().starts_with(&prefix) && Some(**id) > after);
-                let mut ids: Vec<ChunkId> = all.copied().collect();
-                let more = ids.len() > limit;
-                ids.truncate(limit);
-                (Span::ZERO, Completion::Listed { ids, more })
+                (Span::ZERO, listed(all, limit))
             }
             Effect::Missing { after, limit } => {
                 let missing = self.missing.entry(node).or_default();
                 missing.retain(|id| !disk.contains_key(id));
-                let mut ids: Vec<ChunkId> = missing.iter().filter(|id| Some(**id) > after).copied().collect();
-                let more = ids.len() > limit;
-                ids.truncate(limit);
-                (Span::ZERO, Completion::Listed { ids, more })
+                (Span::ZERO, listed(missing.iter().filter(|id| Some(**id) > after), limit))
             }
             Effect::Discard { ids, mark, since, .. } => {
                 let mut dropped = 0;
@@ -372,4 +364,18 @@ impl Cluster {
     pub(super) fn holders(&self, id: &ChunkId) -> Vec<NodeId> {
         self.disks.iter().filter(|(_, disk)| disk.contains_key(id)).map(|(n, _)| *n).collect()
     }
+}
+
+/// What is on a disk of a chunk.
+fn found(disk: &BTreeMap<ChunkId, Bytes>, id: &ChunkId) -> Option<Held> {
+    let is_it = |(held, _): &(&ChunkId, &Bytes)| **held == *id || held.whole() == *id;
+    disk.iter().find(is_it).map(|(id, bytes)| Held { id: *id, size: bytes.len() as u32 })
+}
+
+/// The first of these, and whether there are more.
+fn listed<'i>(all: impl Iterator<Item = &'i ChunkId>, limit: usize) -> Completion {
+    let mut ids: Vec<ChunkId> = all.copied().collect();
+    let more = ids.len() > limit;
+    ids.truncate(limit);
+    Completion::Listed { ids, more }
 }
