@@ -67,8 +67,6 @@ pub enum Bug {
     MoveIntoDomain,
     /// Copies move as soon as one target is fuller than another.
     MoveToAndFro,
-    /// Of the pieces of a code those stay that are preferred, also where they are not enough.
-    StayByRank,
 }
 
 /// What the steward needs of the node that it is on.

@@ -41,7 +41,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 77] = [
+    pub const ALL: [Self; 75] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -67,7 +67,6 @@ impl Planted {
         Self::Initiator(initiator::Bug::KeepMap),
         Self::Initiator(initiator::Bug::KeepCopies),
         Self::Initiator(initiator::Bug::KeepHolders),
-        Self::Initiator(initiator::Bug::CountAnyPiece),
         Self::Initiator(initiator::Bug::IgnoreRedundancy),
         Self::Initiator(initiator::Bug::ForgetPrevious),
         Self::Initiator(initiator::Bug::AckTooFew),
@@ -108,7 +107,6 @@ impl Planted {
         Self::Target(Bug::Steward(steward::Bug::DropBeforeDurable)),
         Self::Target(Bug::Steward(steward::Bug::MoveIntoDomain)),
         Self::Target(Bug::Steward(steward::Bug::MoveToAndFro)),
-        Self::Target(Bug::Steward(steward::Bug::StayByRank)),
         Self::Store(store::Bug::ForgetWanted),
         Self::Store(store::Bug::CountUnread),
         Self::Target(Bug::Steward(steward::Bug::CountMoved)),
@@ -170,7 +168,6 @@ impl Planted {
             Self::Initiator(initiator::Bug::KeepMap) => "keep-map",
             Self::Initiator(initiator::Bug::KeepCopies) => "keep-copies",
             Self::Initiator(initiator::Bug::KeepHolders) => "keep-holders",
-            Self::Initiator(initiator::Bug::CountAnyPiece) => "count-any-piece",
             Self::Initiator(initiator::Bug::IgnoreRedundancy) => "ignore-redundancy",
             Self::Initiator(initiator::Bug::ForgetPrevious) => "forget-previous",
             Self::Initiator(initiator::Bug::AckTooFew) => "ack-too-few",
@@ -194,7 +191,6 @@ impl Planted {
             Self::Target(Bug::Steward(steward::Bug::DropBeforeDurable)) => "drop-before-durable",
             Self::Target(Bug::Steward(steward::Bug::MoveIntoDomain)) => "move-into-domain",
             Self::Target(Bug::Steward(steward::Bug::MoveToAndFro)) => "move-to-and-fro",
-            Self::Target(Bug::Steward(steward::Bug::StayByRank)) => "stay-by-rank",
             Self::Target(Bug::Steward(steward::Bug::CountMoved)) => "count-moved",
             Self::Proposer(proposer::Bug::UseUndecided) => "two-maps-of-one-epoch",
             Self::DecideWithoutComparing => "decide-without-comparing",

@@ -522,8 +522,6 @@ pub enum Bug {
     KeepCopies,
     /// Count copies that were made before a newer cluster map, although the chunk is looked for in another group now.
     KeepHolders,
-    /// A piece of a coded chunk counts for any that is missing, as a copy does.
-    CountAnyPiece,
     /// Puts and renewals are content with what the cluster map says, whatever they were asked for.
     IgnoreRedundancy,
     /// Gets do not look where a chunk was by the layout before.

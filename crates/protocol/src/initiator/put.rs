@@ -232,14 +232,10 @@ impl Put {
         let counts = context.bug == Some(Bug::KeepHolders) || self.ranked.contains(&holder);
         if counts && !self.progress.holders.contains(&(holder, piece)) {
             self.progress.holders.push((holder, piece));
-            if !self.job.payload.is_common() && context.bug != Some(Bug::CountAnyPiece) {
+            if !self.job.payload.is_common() {
                 return self.count(context);
             }
-            let redundancy = self.progress.goal.redundancy();
-            let pieces = match context.bug {
-                Some(Bug::CountAnyPiece) => redundancy.all(),
-                _ => redundancy.counting(piece),
-            };
+            let pieces = self.progress.goal.redundancy().counting(piece);
             context.hold(&mut self.progress.goal, holder, pieces);
         }
     }
