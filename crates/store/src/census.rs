@@ -4,6 +4,9 @@ use std::ops::Bound;
 
 use protocol::census::{Count, Counted, Holding, IdRange};
 use protocol::id::{ChunkId, ChunkKind};
+use protocol::machine::Held;
+use protocol::promise::Promise;
+use protocol::redundancy::Piece;
 
 use crate::{Bug, Store, lock};
 
@@ -11,6 +14,27 @@ use crate::{Bug, Store, lock};
 const AT_ONCE: usize = 1_024;
 
 impl Store {
+    /// What is durable here of a chunk: of a coded one, asked for as a whole, any piece.
+    #[must_use]
+    pub fn find(&self, id: &ChunkId) -> Option<Held> {
+        self.find_by(id, |id| self.contains(id))
+    }
+
+    /// The same, kept for what is wanted; somebody counts on it from now on.
+    #[must_use]
+    pub fn find_promised(&self, id: &ChunkId, promise: Promise) -> Option<Held> {
+        self.find_by(id, |id| self.promise(id, promise))
+    }
+
+    fn find_by(&self, id: &ChunkId, size: impl Fn(&ChunkId) -> Option<u32>) -> Option<Held> {
+        let held = |id: ChunkId| size(&id).map(|size| Held { id, size });
+        if id.code().is_none() || id.piece().is_some() {
+            return held(*id);
+        }
+        let pieces: Vec<ChunkId> = self.index().range(id.of_piece(Piece(0))..*id).map(|(id, _)| *id).collect();
+        pieces.into_iter().find_map(held)
+    }
+
     /// What is here of those chunks of a range that count. What a cleaner condemned does not, as nothing refers to it: when copies
     /// of it go, none are to be made. Nor does what the disk does not read.
     #[must_use]

@@ -30,9 +30,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use bytes::Bytes;
 use protocol::id::ChunkId;
-use protocol::machine::Held;
 use protocol::promise::{Promise, Stamps};
-use protocol::redundancy::{Piece, Wanted};
+use protocol::redundancy::Wanted;
 
 pub use api::{Options, ReadError, Recovery, Space, StoreError, WriteError};
 pub use bug::Bug;
@@ -230,27 +229,6 @@ impl Store {
     #[must_use]
     pub fn contains(&self, id: &ChunkId) -> Option<u32> {
         self.index().get(id).map(|place| place.len)
-    }
-
-    /// What is durable here of a chunk: of a coded one, asked for as a whole, any piece.
-    #[must_use]
-    pub fn find(&self, id: &ChunkId) -> Option<Held> {
-        self.find_by(id, |id| self.contains(id))
-    }
-
-    /// The same, kept for what is wanted; somebody counts on it from now on.
-    #[must_use]
-    pub fn find_promised(&self, id: &ChunkId, promise: Promise) -> Option<Held> {
-        self.find_by(id, |id| self.promise(id, promise))
-    }
-
-    fn find_by(&self, id: &ChunkId, size: impl Fn(&ChunkId) -> Option<u32>) -> Option<Held> {
-        let held = |id: ChunkId| size(&id).map(|size| Held { id, size });
-        if id.code().is_none() || id.piece().is_some() {
-            return held(*id);
-        }
-        let pieces: Vec<ChunkId> = self.index().range(id.of_piece(Piece(0))..*id).map(|(id, _)| *id).collect();
-        pieces.into_iter().find_map(held)
     }
 
     /// What the copy of a chunk that is durable here is kept for.

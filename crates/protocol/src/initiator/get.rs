@@ -468,18 +468,6 @@ impl Get {
         self.receive(context, from, (offered.size, offered.rate), (beginning(start, &offered), offered.transfer));
     }
 
-    /// The holder is still reading.
-    pub(super) fn pending(&mut self, context: &mut Context, from: NodeId) -> Step {
-        match &mut self.phase {
-            Phase::Receiving { from: serving, due, repairs, .. } if *serving == from => {
-                *repairs = 0;
-                *due = context.now + context.config.late;
-                Step::Continue
-            }
-            _ => context.ignore(IgnoredReason::Late),
-        }
-    }
-
     /// The holder cannot read its copy; or it knows nothing of it: the accept came too late for its offer, or the repair
     /// after it forgot.
     pub(super) fn refused(&mut self, context: &mut Context, from: NodeId, ack: Ack) -> Step {

@@ -481,21 +481,6 @@ impl Answer {
             Self::HaveIt | Self::HavePiece(_) | Self::NotHere | Self::Busy(_) | Self::NoSpace | Self::Stale => None,
         }
     }
-
-    /// Which piece is durable, if one is; copies are alike.
-    #[must_use]
-    pub(crate) const fn held(&self) -> Piece {
-        match self {
-            Self::HavePiece(piece) => *piece,
-            _ => Piece(0),
-        }
-    }
-
-    /// That a copy or a piece with this id is durable here.
-    #[must_use]
-    pub(crate) fn of_held(id: &ChunkId) -> Self {
-        id.piece().map_or(Self::HaveIt, Self::HavePiece)
-    }
 }
 
 /// A window of time in which a target's port and disk are free for one transfer. All spans count from the moment at
@@ -546,24 +531,6 @@ pub enum Ack {
     Pending,
     /// (To a probe.) Nothing known, not held: a restart, an expired window.
     Unknown,
-}
-
-impl Ack {
-    /// That a copy or a piece with this id is durable.
-    #[must_use]
-    pub(crate) fn of_held(id: &ChunkId) -> Self {
-        id.piece().map_or(Self::Durable, Self::Piece)
-    }
-
-    /// As which piece it is durable, if it is; copies are alike.
-    #[must_use]
-    pub(crate) const fn durable(self) -> Option<Piece> {
-        match self {
-            Self::Durable => Some(Piece(0)),
-            Self::Piece(piece) => Some(piece),
-            Self::BadHash | Self::NoSpace | Self::DiskFailed | Self::Pending | Self::Unknown => None,
-        }
-    }
 }
 
 /// A request for missing ranges.
