@@ -305,7 +305,7 @@ pub enum Decoded {
 }
 
 impl Decoded {
-    /// That. CPU-heavy, as [`coded`](crate::id::coded) says: for drivers.
+    /// That. CPU-heavy, as [`coded`] says: for drivers.
     #[must_use]
     pub fn make(self, pieces: &[Bytes]) -> Option<Vec<Bytes>> {
         match self {

@@ -153,8 +153,10 @@ fn kept_as(redundancy: &str) -> Vec<u8> {
 fn a_redundancy_of_a_later_version_is_refused_and_not_read_as_the_default() {
     let two = ObjectRecord::decode(&kept_as("2")).unwrap();
     assert_eq!((two.redundancy(), two.encode()), (Some(Redundancy::Copies(2)), kept_as("2")));
-    // Pieces with parity, more copies than there can be, or none.
-    for unknown in ["4+2", "2x", "9", "0", "", "02"] {
+    let code = ObjectRecord::decode(&kept_as("4+2")).unwrap();
+    assert_eq!((code.redundancy().map(Redundancy::pieces), code.encode()), (Some(6), kept_as("4+2")));
+    // Other pieces than those of a code, more copies than there can be, or none.
+    for unknown in ["4+2+1", "2x", "9", "0", "", "02"] {
         let refused = ObjectRecord::decode(&kept_as(unknown));
         assert_eq!(refused, Err(Malformed::Redundancy), "{unknown:?}");
     }
