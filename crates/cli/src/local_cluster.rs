@@ -272,10 +272,7 @@ pub(crate) struct Shape {
 pub(crate) fn create(directory: &Path, shape: &Shape) -> anyhow::Result<()> {
     let targets = shape.targets;
     let redundancy = shape.redundancy.unwrap_or(COPIES);
-    let (pieces, what) = match redundancy {
-        Redundancy::Copies(copies) => (usize::from(copies), "copies"),
-        Redundancy::Code(code) => (code.fragments(), "pieces"),
-    };
+    let (pieces, what) = (redundancy.pieces(), redundancy.noun());
     ensure!(
         targets as usize >= pieces.max(3),
         "{targets} targets are too few for {pieces} {what} in a cluster of 3 targets at least: ask for {} or more with --targets",

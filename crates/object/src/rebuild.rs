@@ -87,9 +87,11 @@ impl Manifests {
         if map.may_hide(&silent) {
             return Err(RebuildError::Silent(silent.len()));
         }
-        let (plain, silent) = list(service, ChunkKind::Payload)?;
+        let (plain, mut silent) = list(service, ChunkKind::Payload)?;
         let (coded, others) = list(service, ChunkKind::Coded)?;
-        let silent = if silent.len() < others.len() { others } else { silent };
+        silent.extend(others);
+        silent.sort_unstable();
+        silent.dedup();
         let payload: BTreeSet<ChunkId> = plain.into_iter().chain(coded).map(|(id, _)| id.whole()).collect();
         let is_hidden = |record: &ObjectRecord| match record.redundancy() {
             Some(redundancy) => map.may_hide_kept(&silent, Some(redundancy)),

@@ -127,6 +127,15 @@ impl Redundancy {
         }
     }
 
+    /// What its pieces are called.
+    #[must_use]
+    pub const fn noun(self) -> &'static str {
+        match self {
+            Self::Copies(_) => "copies",
+            Self::Code(_) => "pieces",
+        }
+    }
+
     /// How many of these pieces a chunk is read from.
     #[must_use]
     pub const fn enough(self) -> usize {

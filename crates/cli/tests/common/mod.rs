@@ -246,6 +246,32 @@ pub(crate) fn rot<'s>(segment: &Path, samples: impl IntoIterator<Item = &'s [u8]
     }
 }
 
+/// The storage classes of a gateway that does not run.
+pub(crate) struct Classes {
+    directory: PathBuf,
+    /// Its file without them.
+    pub(crate) plain: String,
+}
+
+impl Classes {
+    pub(crate) fn of(directory: &Path) -> Self {
+        let plain = fs::read_to_string(directory.join("gateway.toml")).unwrap();
+        Self { directory: directory.to_owned(), plain }
+    }
+
+    pub(crate) fn write(&self, classes: &str) {
+        let text = format!("{}\n[s3.storage_class]\n{classes}\n", self.plain);
+        fs::write(self.directory.join("gateway.toml"), text).unwrap();
+    }
+
+    /// The gateway does not start with them, and says why.
+    pub(crate) fn refused(&self, why: &str) {
+        let config = self.directory.join("cluster.toml");
+        let printed = error_of(&["gateway", "--config", config.to_str().unwrap()]);
+        assert!(printed.contains(why), "{printed}");
+    }
+}
+
 /// Makes an empty store for a target, as for a new disk.
 pub(crate) fn make_store(config: &str, id: usize) {
     let made = reservoir(&["target", "--config", config, "--id", &id.to_string(), "--new"]);

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::client::S3;
-use crate::common::{Cluster, content, happened, wait_until};
+use crate::common::{Classes, Cluster, content, happened, wait_until};
 
 const BUCKET: &str = "kept";
 
@@ -70,15 +70,9 @@ fn what_is_removed_goes_piece_by_piece_and_classes_change_by_a_copy() {
     let place = tempfile::tempdir().unwrap();
     let data = place.path().join("data");
     assert!(Cluster::start(&data, &[]).stop());
-    let settings = data.join("gateway.toml");
-    let plain = fs::read_to_string(&settings).unwrap();
-    let with = |classes: &str| fs::write(&settings, format!("{plain}\n[s3.storage_class]\n{classes}\n")).unwrap();
+    let classes = Classes::of(&data);
+    let (with, refused) = (|text: &str| classes.write(text), |why: &str| classes.refused(why));
     with("THIN = { code = \"8+3\" }");
-    let config = data.join("cluster.toml");
-    let refused = |why: &str| {
-        let printed = crate::common::error_of(&["gateway", "--config", config.to_str().unwrap()]);
-        assert!(printed.contains(why), "{printed}");
-    };
     refused("11 pieces need 11 failure domains in every group");
     with("THIN = { code = \"4\" }");
     refused("is no code: write 4+2, for example");

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::client::{Answer, S3};
-use crate::common::{Cluster, content};
+use crate::common::{Classes, Cluster, content};
 
 const MIB: usize = 1 << 20;
 const CLASS: &str = "x-amz-storage-class";
@@ -56,14 +56,8 @@ fn each_object_has_the_copies_of_its_class() {
     let place = tempfile::tempdir().unwrap();
     let directory = place.path().join("data");
     assert!(Cluster::start(&directory, &["--targets", "3"]).stop());
-    let settings = directory.join("gateway.toml");
-    let plain = fs::read_to_string(&settings).unwrap();
-    let with = |classes: &str| fs::write(&settings, format!("{plain}\n[s3.storage_class]\n{classes}\n")).unwrap();
-    let refused = |why: &str| {
-        let config = directory.join("cluster.toml");
-        let printed = crate::common::error_of(&["gateway", "--config", config.to_str().unwrap()]);
-        assert!(printed.contains(why), "{printed}");
-    };
+    let file = Classes::of(&directory);
+    let (with, refused) = (|text: &str| file.write(text), |why: &str| file.refused(why));
     with("ONEZONE_IA = { copies = 0 }");
     refused("copies = 0: choose 1 to");
     with("SAFE = { copies = 4 }");
@@ -115,7 +109,7 @@ fn each_object_has_the_copies_of_its_class() {
     assert!(!s3.ask("HEAD", (BUCKET, "u"), &[], &[], b"").is(200).headers.contains_key(CLASS));
     assert!(cluster.stop());
     // A class that is gone: what has it is read as before.
-    fs::write(&settings, &plain).unwrap();
+    fs::write(directory.join("gateway.toml"), &file.plain).unwrap();
     let cluster = Cluster::start(&directory, &[]);
     let s3 = S3::of(&cluster);
     assert!(s3.get(BUCKET, "k3").is(200).body == contents[3]);
@@ -178,11 +172,9 @@ fn rules_move_objects_to_other_classes() {
     let place = tempfile::tempdir().unwrap();
     let directory = place.path().join("data");
     assert!(Cluster::start(&directory, &["--targets", "3"]).stop());
-    let settings = directory.join("gateway.toml");
-    let plain = fs::read_to_string(&settings).unwrap();
-    let short = plain.replacen("[s3]\n", "[s3]\nlifecycle_day_seconds = 1\n", 1);
-    let classes = "ONEZONE_IA = { copies = 1 }\nREDUCED_REDUNDANCY = { copies = 2 }";
-    fs::write(&settings, format!("{short}\n[s3.storage_class]\n{classes}\n")).unwrap();
+    let mut classes = Classes::of(&directory);
+    classes.plain = classes.plain.replacen("[s3]\n", "[s3]\nlifecycle_day_seconds = 1\n", 1);
+    classes.write("ONEZONE_IA = { copies = 1 }\nREDUCED_REDUNDANCY = { copies = 2 }");
     let cluster = Cluster::start(&directory, &[]);
     let s3 = S3::of(&cluster);
     s3.put(BUCKET, "", b"").is(200);

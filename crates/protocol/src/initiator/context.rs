@@ -250,6 +250,14 @@ impl Context {
         goal.hold(pieces, self.domain(target)?)
     }
 
+    /// What of a goal these targets reach, which have these pieces durably: a domain may have several.
+    pub(super) fn reached<'h>(&self, goal: Goal, held: impl IntoIterator<Item = &'h (NodeId, Piece)>) -> Goal {
+        let redundancy = goal.redundancy();
+        goal.with(
+            held.into_iter().filter_map(|(target, piece)| Some((redundancy.counting(*piece), self.domain(*target)?))),
+        )
+    }
+
     /// Whether a goal would be met if these had pieces that are missing as well.
     pub(super) fn would_meet(&self, mut goal: Goal, targets: impl IntoIterator<Item = NodeId>) -> bool {
         goal.is_met()

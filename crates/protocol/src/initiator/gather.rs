@@ -5,7 +5,7 @@ use bytes::Bytes;
 use erasure::Code;
 
 use super::get::{self, Get};
-use super::{Active, ChunkId, Context, Event, Fetched, GetError, Initiator, Instant, NodeId, Txn, TxnId};
+use super::{Active, Context, Event, Fetched, GetError, Initiator, Instant, NodeId, Txn, TxnId};
 use crate::machine::{Decoded, Effect};
 use crate::redundancy::{Piece, Pieces};
 
@@ -17,7 +17,9 @@ const LATE: u64 = 2;
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Gather {
-    job: Job,
+    /// What was asked for: of a piece the same is asked for.
+    job: get::Job,
+    into: Decoded,
     code: Code,
     /// Pieces that are here, verified.
     here: Vec<Bytes>,
@@ -37,27 +39,16 @@ pub(super) struct Gather {
     is_decoding: bool,
 }
 
-/// What was asked for.
-#[derive(Debug)]
-pub(super) struct Job {
-    pub(super) handle: u64,
-    pub(super) id: ChunkId,
-    pub(super) holders: Vec<NodeId>,
-    pub(super) asked: Instant,
-    pub(super) give_up_at: Instant,
-    pub(super) into: Decoded,
-}
-
 impl Gather {
     /// Nothing is asked for yet. Some pieces may be `here`.
-    pub(super) fn new(job: Job, code: Code, here: Vec<Bytes>) -> Self {
+    pub(super) fn new(job: get::Job, code: Code, into: Decoded, here: Vec<Bytes>) -> Self {
         let numbers: Pieces =
             here.iter().filter_map(|piece| job.id.of_its_piece(core::slice::from_ref(piece)).piece()).collect();
         let left = Pieces::first(code.fragments()).and_not(numbers);
         let (silent, corrupt) = (Vec::new(), Vec::new());
         let (from, again) = (None, None);
         let (open, absent, rounds, is_decoding) = (0, 0, 1, false);
-        Self { job, code, here, numbers, from, left, open, silent, corrupt, absent, rounds, again, is_decoding }
+        Self { job, into, code, here, numbers, from, left, open, silent, corrupt, absent, rounds, again, is_decoding }
     }
 
     pub(super) const fn next_deadline(&self) -> Option<Instant> {
@@ -107,7 +98,7 @@ impl Gather {
     /// How it ended is said.
     fn end(&self, context: &mut Context, result: Result<Vec<Bytes>, GetError>) {
         let handle = self.job.handle;
-        context.event(match self.job.into {
+        context.event(match self.into {
             Decoded::Pieces => Event::Pieces { handle, result },
             Decoded::Chunk => {
                 let took = context.now.since(self.job.asked);
@@ -162,7 +153,7 @@ impl Initiator {
         if gather.here.len() >= gather.code.data() {
             gather.again = None;
             if !core::mem::replace(&mut gather.is_decoding, true) {
-                let effect = Effect::Decode { pieces: gather.here.clone(), into: gather.job.into };
+                let effect = Effect::Decode { pieces: gather.here.clone(), into: gather.into };
                 self.context.start(txn, effect);
             }
             return;
@@ -181,11 +172,10 @@ impl Initiator {
             }
             return;
         }
-        let Job { id, asked, give_up_at, .. } = gather.job;
+        let whole = get::Job { gather: Some(txn), ..gather.job.clone() };
         for piece in begin {
-            let holders = self.gathers.get(&txn).map(|gather| gather.job.holders.clone()).unwrap_or_default();
             let own = self.new_txn();
-            let job = get::Job { handle: 0, id: id.of_piece(piece), holders, asked, give_up_at, gather: Some(txn) };
+            let job = get::Job { id: whole.id.of_piece(piece), ..whole.clone() };
             let get = Get::new(&mut self.context, own, job);
             self.active.insert(own, Active::new(Txn::Get(Box::new(get))));
             self.transfers += 1;

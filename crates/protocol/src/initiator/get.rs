@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 mod hedge;
+mod progress;
 
 use super::multicast::Rounds;
 use super::round::{LeaderAttempts, Round};
@@ -17,6 +18,7 @@ use crate::transfer::Incoming;
 use crate::wire::{Ack, Answer, Bid, Direction, Grant, Granted, Grants, Leading, Message, OfferedWindow, Repair, Seek};
 
 use hedge::{Hedge, beginning};
+use progress::Progress;
 
 /// Times that missing ranges are asked for without anything new arriving, before the next holder is tried.
 const REPAIRS: u8 = 8;
@@ -44,7 +46,7 @@ pub(super) struct Get {
 }
 
 /// What was asked for.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) handle: u64,
     pub(super) id: ChunkId,
@@ -54,52 +56,6 @@ pub(super) struct Job {
     pub(super) give_up_at: Instant,
     /// Who gathers pieces, of which this is one.
     pub(super) gather: Option<TxnId>,
-}
-
-/// What is known after all rounds so far.
-#[derive(Debug, Default)]
-struct Progress {
-    /// Targets that have no copy.
-    absent: Vec<NodeId>,
-    /// Holders that failed this get; asked again when there is nobody else.
-    tried: Vec<NodeId>,
-    /// Holders whose copy is damaged or cannot be read, by their own answer: not asked again.
-    corrupt: Vec<NodeId>,
-    /// Holders whose copy arrived damaged. That may have happened on the way.
-    suspect: Vec<NodeId>,
-    rounds: u32,
-    /// Rounds in which nobody offered anything, nobody was busy, and somebody was silent.
-    fruitless: u8,
-    /// Whether the group by the previous layout is asked as well, because nobody of the present one served the chunk.
-    asks_previous: bool,
-}
-
-impl Progress {
-    /// Whether a target is not asked now.
-    fn rules_out(&self, target: NodeId) -> bool {
-        [&self.absent, &self.tried, &self.corrupt].iter().any(|list| list.contains(&target))
-    }
-
-    /// Who has, or seems to have, a damaged copy.
-    fn damaged(&self) -> Vec<NodeId> {
-        let mut damaged = [&self.corrupt[..], &self.suspect[..]].concat();
-        damaged.sort_unstable();
-        damaged.dedup();
-        damaged
-    }
-
-    /// Why there is nobody left to ask: all of them answered that they have no copy, or a damaged one.
-    fn nowhere(&self, all: &[NodeId]) -> Option<GetError> {
-        if !all.iter().all(|n| self.absent.contains(n) || self.corrupt.contains(n)) {
-            return None;
-        }
-        let corrupt = self.damaged();
-        Some(if corrupt.is_empty() {
-            GetError::NotFound
-        } else {
-            GetError::Unavailable { silent: Vec::new(), corrupt }
-        })
-    }
 }
 
 /// Those of `some` that are in the map, and not among `others`.
@@ -466,6 +422,18 @@ impl Get {
         let accept = Message::Accept { txn: self.txn, round: self.round.number, granted };
         context.send_group(self.round.group, &bidders, &accept, self.may_multicast());
         self.receive(context, from, (offered.size, offered.rate), (beginning(start, &offered), offered.transfer));
+    }
+
+    /// The holder is still reading.
+    pub(super) fn pending(&mut self, context: &mut Context, from: NodeId) -> Step {
+        match &mut self.phase {
+            Phase::Receiving { from: serving, due, repairs, .. } if *serving == from => {
+                *repairs = 0;
+                *due = context.now + context.config.late;
+                Step::Continue
+            }
+            _ => context.ignore(IgnoredReason::Late),
+        }
     }
 
     /// The holder cannot read its copy; or it knows nothing of it: the accept came too late for its offer, or the repair

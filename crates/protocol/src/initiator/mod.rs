@@ -276,13 +276,11 @@ impl Initiator {
                 }
                 Request::Get { handle, id, holders } => {
                     let give_up_at = asked + context.config.give_up;
+                    let job = get::Job { handle, id, holders, asked, give_up_at, gather: None };
                     if let Some(code) = id.code().filter(|_| id.piece().is_none()) {
-                        let into = Decoded::Chunk;
-                        let job = gather::Job { handle, id, holders, asked, give_up_at, into };
-                        self.begin_gather(txn, Gather::new(job, code, Vec::new()));
+                        self.begin_gather(txn, Gather::new(job, code, Decoded::Chunk, Vec::new()));
                         continue;
                     }
-                    let job = get::Job { handle, id, holders, asked, give_up_at, gather: None };
                     Txn::Get(Box::new(Get::new(context, txn, job)))
                 }
                 Request::Pieces { handle, id, holders, here } => {
@@ -291,9 +289,8 @@ impl Initiator {
                         context.event(Event::Pieces { handle, result: Err(GetError::NotFound) });
                         continue;
                     };
-                    let into = Decoded::Pieces;
-                    let job = gather::Job { handle, id: id.whole(), holders, asked, give_up_at, into };
-                    self.begin_gather(txn, Gather::new(job, code, here));
+                    let job = get::Job { handle, id: id.whole(), holders, asked, give_up_at, gather: None };
+                    self.begin_gather(txn, Gather::new(job, code, Decoded::Pieces, here));
                     continue;
                 }
                 Request::Query { .. } | Request::Map(_) => continue,

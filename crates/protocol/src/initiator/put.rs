@@ -233,19 +233,12 @@ impl Put {
         if counts && !self.progress.holders.contains(&(holder, piece)) {
             self.progress.holders.push((holder, piece));
             if !self.job.payload.is_common() {
-                return self.count(context);
+                self.progress.goal = context.reached(self.progress.goal, &self.progress.holders);
+                return;
             }
             let pieces = self.progress.goal.redundancy().counting(piece);
             context.hold(&mut self.progress.goal, holder, pieces);
         }
-    }
-
-    /// Which pieces count that are held: a domain may have several.
-    fn count(&mut self, context: &Context) {
-        let redundancy = self.progress.goal.redundancy();
-        let held = self.progress.holders.iter();
-        let held = held.filter_map(|(holder, piece)| Some((redundancy.counting(*piece), context.domain(*holder)?)));
-        self.progress.goal = self.progress.goal.with(held);
     }
 
     /// Finds the chunk's group, and its members in the order of the map.

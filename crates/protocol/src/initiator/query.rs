@@ -215,12 +215,8 @@ impl OpenQuery {
     fn is_renewed(&self, context: &Context) -> bool {
         let Question::Renew { id, wanted, holders } = &self.question else { return false };
         let group = members(&context.map, id).1;
-        let mut goal = Goal::new(context.redundancy(id, *wanted));
-        for (holder, piece) in holders.iter().filter(|(holder, _)| group.contains(holder)) {
-            let pieces = goal.redundancy().counting(*piece);
-            context.hold(&mut goal, *holder, pieces);
-        }
-        goal.is_met()
+        let here = holders.iter().filter(|(holder, _)| group.contains(holder));
+        context.reached(Goal::new(context.redundancy(id, *wanted)), here).is_met()
     }
 
     pub(super) fn marked(&mut self, context: &mut Context, from: NodeId) -> Step {

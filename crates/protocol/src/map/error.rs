@@ -78,10 +78,7 @@ impl fmt::Display for MapError {
                  domains, or ask for fewer copies"
             ),
             Self::UnevenDomains { redundancy, domains, members } => {
-                let (pieces, what) = match redundancy {
-                    Redundancy::Copies(copies) => (usize::from(*copies), "copies"),
-                    Redundancy::Code(code) => (code.fragments(), "pieces"),
-                };
+                let (pieces, what) = (redundancy.pieces(), redundancy.noun());
                 let members: Vec<String> = members.iter().map(|id| id.0.to_string()).collect();
                 write!(
                     f,

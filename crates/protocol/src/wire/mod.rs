@@ -8,6 +8,7 @@ mod data;
 mod drop_reason;
 mod encoding;
 mod healing;
+mod held;
 mod lead;
 mod message;
 mod peers;

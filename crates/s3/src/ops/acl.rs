@@ -168,8 +168,7 @@ pub(crate) fn put_block(
 ) -> S3Result<PutPublicAccessBlockOutput> {
     let bucket = state.bucket(&input.bucket, caller, "")?;
     let block = PublicBlock::from_dto(&input.public_access_block_configuration);
-    let text = serde_json::to_string(&block).map_err(|e| s3_error!(InternalError, "{e}"))?;
-    state.set_bucket(&bucket, BLOCK, Some(text))?;
+    state.keep_setting(&bucket, BLOCK, &block)?;
     Ok(PutPublicAccessBlockOutput::default())
 }
 

@@ -1,7 +1,7 @@
 //! CORS rules of buckets.
 
 use s3s::dto::*;
-use s3s::{S3ErrorCode, S3Result, s3_error};
+use s3s::{S3ErrorCode, S3Result};
 
 use crate::rules::caller::Caller;
 use crate::rules::cors::{self, CORS, Rule};
@@ -21,8 +21,7 @@ pub(crate) fn put_bucket_cors(
 ) -> S3Result<PutBucketCorsOutput> {
     let bucket = state.bucket(&input.bucket, caller, "")?;
     let rules = cors::from_dto(input.cors_configuration.cors_rules)?;
-    let text = serde_json::to_string(&rules).map_err(|e| s3_error!(InternalError, "{e}"))?;
-    state.set_bucket(&bucket, CORS, Some(text))?;
+    state.keep_setting(&bucket, CORS, &rules)?;
     Ok(PutBucketCorsOutput::default())
 }
 

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use s3s::dto::*;
-use s3s::{S3ErrorCode, S3Result, s3_error};
+use s3s::{S3ErrorCode, S3Result};
 
 use crate::rules::caller::Caller;
 use crate::rules::encryption::{BucketDefault, DEFAULT};
@@ -26,8 +26,7 @@ pub(crate) fn put_bucket_encryption(
         bucket_key: rule.bucket_key_enabled,
     };
     default.check()?;
-    let text = serde_json::to_string(&default).map_err(|e| s3_error!(InternalError, "{e}"))?;
-    state.set_bucket(&bucket, DEFAULT, Some(text))?;
+    state.keep_setting(&bucket, DEFAULT, &default)?;
     Ok(PutBucketEncryptionOutput::default())
 }
 

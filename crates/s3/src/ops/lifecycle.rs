@@ -29,8 +29,7 @@ pub(crate) fn put_lifecycle(
     let rules = requested.into_iter().map(|rule| Rule::from_dto(rule, name)).collect::<S3Result<Vec<Rule>>>()?;
     Rule::check_names(&rules)?;
     rules.iter().flat_map(Rule::classes).try_for_each(|class| state.classes.check(class))?;
-    let text = serde_json::to_string(&rules).map_err(|e| s3_error!(InternalError, "{e}"))?;
-    state.set_bucket(&bucket, LIFECYCLE, Some(text))?;
+    state.keep_setting(&bucket, LIFECYCLE, &rules)?;
     Ok(PutBucketLifecycleConfigurationOutput::default())
 }
 

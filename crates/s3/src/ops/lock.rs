@@ -20,8 +20,7 @@ pub(crate) fn put_lock_configuration(
         return Err(S3ErrorCode::MalformedXML.into());
     }
     let default = BucketDefault::from_dto(requested.rule)?;
-    let text = serde_json::to_string(&default).map_err(|e| s3_error!(InternalError, "{e}"))?;
-    state.set_bucket(&bucket, LOCK, Some(text))?;
+    state.keep_setting(&bucket, LOCK, &default)?;
     Ok(PutObjectLockConfigurationOutput::default())
 }
 

@@ -4,6 +4,7 @@ use catalog::object_manifest::{Kind, ObjectRecord};
 use catalog::{Refused, Row};
 use object::objects::ObjectError;
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
+use serde::Serialize;
 
 use super::State;
 use crate::rules::acl::{self, Acl};
@@ -83,6 +84,12 @@ impl State {
         let row = self.bucket_named(name)?;
         Caller::check_owner(caller.expects.as_deref(), attributes::owner(&row.record))?;
         Ok(row)
+    }
+
+    /// Keeps a setting of a bucket as an attribute. Blocks.
+    pub(crate) fn keep_setting(&self, bucket: &Row, attribute: &str, setting: &impl Serialize) -> S3Result<()> {
+        let text = serde_json::to_string(setting).map_err(|e| s3_error!(InternalError, "{e}"))?;
+        self.set_bucket(bucket, attribute, Some(text))
     }
 
     /// Sets or removes an attribute of a bucket. Blocks.

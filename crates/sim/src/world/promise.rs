@@ -113,7 +113,8 @@ impl World<'_> {
             let all = domains.entry(domain).or_default();
             *all = all.iter().chain(pieces.iter()).collect();
         }
-        // A domain may have several pieces, and counts for one: which, follows from what the others have.
+        // A domain may have several pieces, and counts for one: which, follows from what the others have. Found without the product's `Goal`,
+        // which this judges.
         let mut counts: BTreeMap<Piece, u16> = BTreeMap::new();
         domains.keys().filter(|domain| counts_for(**domain, &domains, &mut counts, &mut BTreeSet::new())).count()
     }

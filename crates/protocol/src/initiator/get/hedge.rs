@@ -34,18 +34,6 @@ pub(super) fn beginning(start: Instant, offered: &OfferedWindow) -> Instant {
 }
 
 impl Get {
-    /// The holder is still reading.
-    pub(in crate::initiator) fn pending(&mut self, context: &mut Context, from: NodeId) -> Step {
-        match &mut self.phase {
-            Phase::Receiving { from: serving, due, repairs, .. } if *serving == from => {
-                *repairs = 0;
-                *due = context.now + context.config.late;
-                Step::Continue
-            }
-            _ => context.ignore(IgnoredReason::Late),
-        }
-    }
-
     /// A holder was accepted, whose payload should begin at `promised`.
     pub(super) fn hedge_later(&mut self, context: &mut Context, promised: Instant) {
         context.served += 1;
