@@ -67,6 +67,8 @@ pub enum Bug {
     MoveIntoDomain,
     /// Copies move as soon as one target is fuller than another.
     MoveToAndFro,
+    /// Of pieces those stay that come first by hashing, and not those that together are the most.
+    StayByRank,
 }
 
 /// What the steward needs of the node that it is on.

@@ -37,11 +37,13 @@ pub enum Planted {
     DecideWithoutComparing,
     /// Stores read a copy without its checksum, and what comes from another holder is not checked either.
     RepairFromBad,
+    /// Whoever cuts chunks into pieces computes a wrong parity.
+    WrongParity,
 }
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 75] = [
+    pub const ALL: [Self; 78] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -117,6 +119,9 @@ impl Planted {
         Self::RepairFromBad,
         Self::Target(Bug::Steward(steward::Bug::SilentIsEmpty)),
         Self::Target(Bug::NeverSeek),
+        Self::Initiator(initiator::Bug::CountAnyPiece),
+        Self::Target(Bug::Steward(steward::Bug::StayByRank)),
+        Self::WrongParity,
     ];
 
     /// The defect of the target machines.
@@ -171,6 +176,7 @@ impl Planted {
             Self::Initiator(initiator::Bug::IgnoreRedundancy) => "ignore-redundancy",
             Self::Initiator(initiator::Bug::ForgetPrevious) => "forget-previous",
             Self::Initiator(initiator::Bug::AckTooFew) => "ack-too-few",
+            Self::Initiator(initiator::Bug::CountAnyPiece) => "count-any-piece",
             Self::Initiator(initiator::Bug::NeverWaitForTheLast) => "never-wait-for-the-last",
             Self::Initiator(initiator::Bug::WakeInVain) => "wake-in-vain",
             Self::Object(object::Bug::HastyRow) => "hasty-row",
@@ -191,6 +197,7 @@ impl Planted {
             Self::Target(Bug::Steward(steward::Bug::DropBeforeDurable)) => "drop-before-durable",
             Self::Target(Bug::Steward(steward::Bug::MoveIntoDomain)) => "move-into-domain",
             Self::Target(Bug::Steward(steward::Bug::MoveToAndFro)) => "move-to-and-fro",
+            Self::Target(Bug::Steward(steward::Bug::StayByRank)) => "stay-by-rank",
             Self::Target(Bug::Steward(steward::Bug::CountMoved)) => "count-moved",
             Self::Proposer(proposer::Bug::UseUndecided) => "two-maps-of-one-epoch",
             Self::DecideWithoutComparing => "decide-without-comparing",
@@ -198,6 +205,7 @@ impl Planted {
             Self::Detector(detector::Bug::CountAllTheTime) => "count-all-the-time",
             Self::LoseIndexTail => "lose-index-tail",
             Self::RepairFromBad => "repair-from-bad",
+            Self::WrongParity => "wrong-parity",
             Self::Store(bug) => bug.name(),
         }
     }

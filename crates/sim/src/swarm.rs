@@ -17,6 +17,9 @@ use crate::layout::Layout;
 use crate::object::Objects;
 use crate::planted::Planted;
 
+/// By which codes some worlds keep what is put: the first where the others need more failure domains than there are.
+const CODES: [&str; 4] = ["2+1", "2+2", "3+1", "3+2"];
+
 /// Time in which faults happen.
 pub(crate) const STORM: Span = Span::from_millis(400);
 /// Puts before the heal, and as many gets.
@@ -295,8 +298,15 @@ impl Scenario {
             None => {
                 let takes_out = self.governing.as_ref().is_some_and(Governing::takes_out);
                 self.redundancy = drawn.filter(|drawn| !takes_out || drawn.pieces() > 1);
-                let code: Option<Redundancy> = "2+1".parse().ok().filter(|_| Rng::new(self.seed).fork(81).chance(1, 4));
-                self.code = code.filter(|code| maps.iter().all(|map| map.can_keep(*code).is_ok()));
+                let mut rng = Rng::new(self.seed).fork(81);
+                if rng.chance(1, 4) {
+                    // Maps that are decided on the way keep as many failure domains as there are copies.
+                    let most = self.governing.as_ref().map_or(usize::MAX, |_| self.layout.maps[0].copies.into());
+                    let can =
+                        |code: &Redundancy| code.pieces() <= most && maps.iter().all(|map| map.can_keep(*code).is_ok());
+                    let drawn = CODES[rng.below(CODES.len() as u64) as usize];
+                    self.code = [drawn, CODES[0]].iter().filter_map(|code| code.parse().ok()).find(can);
+                }
             }
         }
     }

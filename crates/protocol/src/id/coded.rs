@@ -171,6 +171,14 @@ pub fn cut(code: Code, chunk: &[u8]) -> Option<Coded> {
     let inputs: Vec<&[u8]> = data.iter().map(|piece| &piece[before..]).collect();
     let mut outputs: Vec<&mut [u8]> = parity.iter_mut().map(|piece| &mut piece[before..]).collect();
     code.encoding().make(&inputs, &mut outputs);
+    Some(seal(code, length, pieces))
+}
+
+/// The pieces of a chunk of `length` bytes, once all fragments of a `code` are there: the headers before them are written. What is in a
+/// fragment is not looked at.
+#[must_use]
+pub fn seal(code: Code, length: u32, mut pieces: Vec<BytesMut>) -> Coded {
+    let before = Header::len(code);
     let hashes = pieces.iter().map(|piece| *blake3::hash(&piece[before..]).as_bytes()).collect();
     let header = Header { code, piece: Piece(0), length, hashes };
     let encoded = header.encode();
@@ -178,7 +186,7 @@ pub fn cut(code: Code, chunk: &[u8]) -> Option<Coded> {
         piece[..before].copy_from_slice(&encoded);
         renumber(piece, number);
     }
-    Some(Coded { id: id_of(&header), pieces: pieces.into_iter().map(BytesMut::freeze).collect() })
+    Coded { id: id_of(&header), pieces: pieces.into_iter().map(BytesMut::freeze).collect() }
 }
 
 /// Whether `parts`, one after the other, are the piece with this id. A coded chunk is no sequence of bytes itself.
@@ -199,7 +207,8 @@ pub(crate) fn matches<'a>(id: &ChunkId, parts: impl IntoIterator<Item = &'a [u8]
 }
 
 /// The pieces of a chunk with these numbers, made from as many others as it has fragments of data, all of which were checked. `None`
-/// when they are not so many different ones of one chunk.
+/// when they are not so many different ones of one chunk, or when what comes of them is not what their header says: then whoever
+/// cut the chunk computed a wrong parity.
 #[must_use]
 pub fn make(from: &[Bytes], wanted: &[Piece]) -> Option<Vec<Bytes>> {
     let (code, length, numbers) = same_chunk(from)?;
@@ -213,7 +222,11 @@ pub fn make(from: &[Bytes], wanted: &[Piece]) -> Option<Vec<Bytes>> {
     let mut made = vec![BytesMut::zeroed(before + each); wanted.len()];
     let mut outputs: Vec<&mut [u8]> = made.iter_mut().map(|piece| &mut piece[before..]).collect();
     decoding.make(&inputs, &mut outputs);
+    let header = Header::decode(&from[0])?;
     for (piece, number) in made.iter_mut().zip(wanted) {
+        if header.hashes.get(number) != Some(blake3::hash(&piece[before..]).as_bytes()) {
+            return None;
+        }
         piece[..before].copy_from_slice(&from[0][..before]);
         renumber(piece, number);
     }
@@ -301,6 +314,18 @@ mod tests {
         let twice = [cut(code, &chunk(5_000, 1)), cut(code, &chunk(5_000, 1))].map(|cut| cut.expect("short").id);
         let other = cut(code, &chunk(5_001, 1)).expect("short").id;
         assert!(twice[0] == twice[1] && twice[0] != other);
+    }
+
+    #[test]
+    fn a_wrong_parity_gives_no_wrong_bytes() {
+        let code = Code::new(4, 2).expect("a code");
+        let mut pieces: Vec<BytesMut> =
+            cut(code, &chunk(9_000, 3)).expect("short").pieces.iter().map(|p| p[..].into()).collect();
+        pieces[5][Header::len(code) + 7] ^= 1;
+        let Coded { id, pieces } = seal(code, 9_000, pieces);
+        assert!((0..).map(Piece).zip(&pieces).all(|(number, piece)| id.of_piece(number).matches([&piece[..]])));
+        assert!(join(&pieces[..4]).is_some() && join(&pieces[1..5]).is_some(), "without it nothing is wrong");
+        assert!(join(&pieces[2..]).is_none() && make_all(&pieces[..4]).is_none());
     }
 
     #[test]

@@ -528,6 +528,8 @@ pub enum Bug {
     ForgetPrevious,
     /// Acknowledge a put when one copy is durable.
     AckTooFew,
+    /// A put counts whatever piece a target has as one that is missing.
+    CountAnyPiece,
     /// Acknowledge a put with as few copies as are enough while domains are down, although all are alive.
     NeverWaitForTheLast,
     /// Be woken when an answer is late, and ask nobody for it.

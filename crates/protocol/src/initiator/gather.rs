@@ -184,9 +184,9 @@ impl Initiator {
 
     /// They are decoded.
     pub(super) fn gather_decoded(&mut self, txn: TxnId, decoded: Option<Vec<Bytes>>) {
-        let Some(gather) = self.gathers.remove(&txn) else { return };
-        // All pieces were verified against the id of one chunk.
-        let result = decoded.ok_or(GetError::NotFound);
+        let Some(mut gather) = self.gathers.remove(&txn) else { return };
+        // All pieces were verified against the id of one chunk: whoever cut it computed a wrong parity.
+        let result = decoded.ok_or_else(|| gather.error());
         gather.end(&mut self.context, result);
     }
 }

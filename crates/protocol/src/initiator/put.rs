@@ -232,11 +232,13 @@ impl Put {
         let counts = context.bug == Some(Bug::KeepHolders) || self.ranked.contains(&holder);
         if counts && !self.progress.holders.contains(&(holder, piece)) {
             self.progress.holders.push((holder, piece));
-            if !self.job.payload.is_common() {
+            if !self.job.payload.is_common() && context.bug != Some(Bug::CountAnyPiece) {
                 self.progress.goal = context.reached(self.progress.goal, &self.progress.holders);
                 return;
             }
-            let pieces = self.progress.goal.redundancy().counting(piece);
+            let redundancy = self.progress.goal.redundancy();
+            let any = context.bug == Some(Bug::CountAnyPiece);
+            let pieces = if any { redundancy.all() } else { redundancy.counting(piece) };
             context.hold(&mut self.progress.goal, holder, pieces);
         }
     }

@@ -102,7 +102,7 @@ impl Copies<'_> {
             let redundancy = self.redundancy(wanted);
             let mut goal = self.goal(wanted, &stay);
             let fits = here.iter().filter(|copy| copy.kept_for.covers(wanted));
-            if self.id.code().is_some() {
+            if self.id.code().is_some() && bug != Some(Bug::StayByRank) {
                 // A domain may have several pieces: which of them stays follows from what the others have.
                 for (piece, domain) in self.goal(wanted, &here).assigned() {
                     let is_it = |copy: &&Copy| copy.piece == piece && self.map.domain(copy.holder) == Some(domain);

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use protocol::id::coded;
+use bytes::{Bytes, BytesMut};
+use erasure::Code;
+use protocol::id::coded::{self, Coded};
 use protocol::id::{ChunkId, ChunkKind, NodeId};
 use protocol::initiator::{self, ChunkPut, Payload, Query};
 use protocol::redundancy::Redundancy;
@@ -11,6 +12,7 @@ use protocol::time::{Instant, Span};
 
 use super::promise::Promise;
 use super::{Node, NodeMachine, Scheduled, World, cleaner};
+use crate::planted::Planted;
 
 /// Names whose manifests are put and listed.
 const NAMES: u64 = 5;
@@ -158,9 +160,20 @@ impl World<'_> {
     /// In a world with a code half of what is put is kept by it.
     fn draw_coded(&mut self, payload: &[u8]) -> Option<ChunkId> {
         match self.scenario.code.filter(|_| self.rng.chance(1, 2))? {
-            Redundancy::Code(code) => Some(coded::cut(code, payload)?.id),
+            Redundancy::Code(code) => Some(self.cut_up(code, payload)?.id),
             Redundancy::Copies(_) => None,
         }
+    }
+
+    /// A chunk in pieces.
+    fn cut_up(&self, code: Code, chunk: &[u8]) -> Option<Coded> {
+        let coded = coded::cut(code, chunk)?;
+        if self.scenario.planted != Some(Planted::WrongParity) {
+            return Some(coded);
+        }
+        let mut pieces: Vec<BytesMut> = coded.pieces.iter().map(|piece| piece[..].into()).collect();
+        *pieces.last_mut()?.last_mut()? ^= 1;
+        Some(coded::seal(code, chunk.len() as u32, pieces))
     }
 
     /// A put from now on.
@@ -174,7 +187,7 @@ impl World<'_> {
     ) -> (Asked, initiator::Request) {
         self.contents.insert(id, payload.clone());
         let begun = (self.nodes.get(&initiator).map_or(self.now, |node| node.local(self.now)), self.now);
-        let put = match id.code().and_then(|code| coded::cut(code, &payload)) {
+        let put = match id.code().and_then(|code| self.cut_up(code, &payload)) {
             Some(pieces) => ChunkPut::coded(pieces),
             None => ChunkPut { redundancy, ..ChunkPut::new(id, payload.clone()) },
         };
