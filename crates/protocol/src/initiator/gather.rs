@@ -138,8 +138,10 @@ impl Initiator {
             let Some(gather) = self.gathers.get_mut(&txn) else { continue };
             let late = gather.open;
             if late == 0 {
+                // What was said in the round before says nothing of this one.
                 gather.rounds += 1;
                 gather.absent = 0;
+                (gather.silent, gather.corrupt) = (Vec::new(), Vec::new());
                 gather.left = Pieces::first(gather.code.fragments()).and_not(gather.numbers);
             }
             self.gather_on(txn, late);

@@ -280,8 +280,8 @@ impl Put {
             return self.ask_leader(context, leader);
         }
         let transport = context.config.transport;
+        let everybody = all.clone();
         let mut asked: Vec<NodeId> = if transport.is_ranked() { self.preferred(context) } else { all };
-        let everybody = asked.clone();
         asked.retain(|n| !self.progress.rules_out(*n) && *n != context.id);
         self.ask_for_certain(context, &everybody, &mut asked);
         self.keep_to_one(context, &mut asked);
