@@ -11,10 +11,12 @@ use protocol::transport::Transport;
 
 mod objects;
 mod plan;
+mod switch;
 mod target;
 mod users;
 pub(crate) use objects::{GetArgs, LsArgs, MigrateArgs, ObjectArgs, PutArgs, RmArgs, StatArgs};
 pub(crate) use plan::{ClusterCommand, PlanArgs, ShowArgs};
+pub(crate) use switch::SwitchArgs;
 pub(crate) use target::{JoinArgs, TargetArgs};
 pub(crate) use users::{KeyCommand, UserCommand};
 
@@ -37,6 +39,8 @@ pub(crate) enum Command {
     Up(UpArgs),
     /// Run one target of a cluster, or add this server's disk to a cluster and run it.
     Target(TargetArgs),
+    /// Run a switch of a cluster: it computes parity in flight for gateways.
+    Switch(SwitchArgs),
     /// Run a gateway: objects over S3, status and metrics over HTTP.
     Gateway(GatewayArgs),
     /// Store a file, or a tree of them, as objects.
@@ -105,6 +109,9 @@ pub(crate) struct UpArgs {
     /// Targets of a new cluster, 3 or more (default: 9); an existing one keeps its own.
     #[arg(long, value_name = "N")]
     pub(crate) targets: Option<u32>,
+    /// Switches of a new cluster, which compute parity in flight (default: 0); an existing one keeps its own.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=16))]
+    pub(crate) switches: Option<u16>,
     /// Copies of each object of a new cluster, or a code of data and parity as 4+2, where its bucket does not say otherwise (default: 3);
     /// an existing one keeps its own.
     #[arg(long, value_name = "N|K+M")]

@@ -242,6 +242,7 @@ impl Bench {
             directory.path(),
             &Shape {
                 targets: TARGETS,
+                switches: 0,
                 redundancy: None,
                 interface: local_cluster::LOOPBACK,
                 transport: None,

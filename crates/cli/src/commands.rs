@@ -20,7 +20,7 @@ const LATELY: u64 = 60;
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let quiet = !matches!(args.command, Command::Target(_) | Command::Gateway(_));
+    let quiet = !matches!(args.command, Command::Target(_) | Command::Switch(_) | Command::Gateway(_));
     // What a cluster keeps is its owner's alone. What a user asks for, and reports, have the modes that the user wants.
     if !matches!(args.command, Command::Get(_) | Command::Sim(_)) {
         rustix::process::umask(Mode::RWXG | Mode::RWXO);
@@ -33,6 +33,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Up(args) => up::run(&args),
         Command::Target(args) => roles::target(&args),
+        Command::Switch(args) => roles::switch(&args),
         Command::Gateway(args) => roles::gateway(&args),
         Command::Put(args) => objects::put(&args),
         Command::Get(args) => objects::get(&args),

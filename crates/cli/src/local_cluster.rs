@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use node::at_free_port;
 use node::atomic_file;
-use node::config::{MulticastChoice, Network, Protocol, TargetConfig};
+use node::config::{MulticastChoice, Network, Protocol, SwitchConfig, TargetConfig};
 use node::target::IDENTITY;
 use node::{ClusterConfig, ConfigError};
 use protocol::redundancy::Redundancy;
@@ -27,6 +27,8 @@ pub(crate) struct Cluster {
     pub(crate) config_path: PathBuf,
     /// The ids of its targets.
     pub(crate) targets: Vec<u32>,
+    /// The ids of its switches.
+    pub(crate) switches: Vec<u32>,
     /// Its gateways; there is one at least.
     pub(crate) gateways: Vec<LocalGateway>,
     /// Whether it was made just now.
@@ -68,8 +70,10 @@ impl Cluster {
             ensure_free(target)?;
         }
         let targets = here.iter().map(|target| target.id).collect();
-        let gateway = LocalGateway { settings, http: gateway.http, s3: gateway.s3 };
-        Ok(Self { directory, config_path, targets, gateways: vec![gateway], created: false, new_user: None })
+        let is_here = |switch: &&SwitchConfig| is_of_this_machine(switch.address.ip());
+        let switches = config.switches.iter().filter(is_here).map(|switch| switch.id).collect();
+        let gateways = vec![LocalGateway { settings, http: gateway.http, s3: gateway.s3 }];
+        Ok(Self { directory, config_path, targets, switches, gateways, created: false, new_user: None })
     }
 
     /// The first gateway's HTTP address.
@@ -201,7 +205,16 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
         let interface = if args.ipv6 { Ipv6Addr::LOCALHOST.into() } else { LOOPBACK };
         let targets = args.targets.unwrap_or(TARGETS);
         let (transport, out_after, redundancy) = (args.transport, args.out_after, args.redundancy);
-        create(&args.data, &Shape { targets, redundancy, interface, transport, slow: None, out_after })?;
+        let shape = Shape {
+            targets,
+            switches: args.switches.unwrap_or(0),
+            redundancy,
+            interface,
+            transport,
+            slow: None,
+            out_after,
+        };
+        create(&args.data, &shape)?;
     }
     let new_user = complete(&args.data, args.catalog.url.as_deref(), args.redundancy.filter(|_| created))?;
     let mut cluster = Cluster { created, new_user, ..Cluster::open(&args.data)? };
@@ -256,6 +269,8 @@ const COPIES: Redundancy = Redundancy::Copies(3);
 pub(crate) struct Shape {
     /// How many targets.
     pub(crate) targets: u32,
+    /// How many switches that aggregate.
+    pub(crate) switches: u16,
     /// How objects are kept, if not by default.
     pub(crate) redundancy: Option<Redundancy>,
     /// The address of all its nodes.
@@ -368,6 +383,12 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig,
             write_delay_ms: shape.slow.filter(|(slow, _)| *slow == id).map_or(0, |(_, ms)| ms),
         });
     }
+    let mut switches = Vec::new();
+    for nth in 0..shape.switches {
+        let address = SocketAddr::new(shape.interface, port()?);
+        let (link_mbps, memory, metrics) = (None, None, Some(page()?));
+        switches.push(SwitchConfig { id: FIRST_SWITCH + u32::from(nth), address, link_mbps, memory, metrics });
+    }
     let transport = shape.transport.unwrap_or(Protocol::default().transport);
     let config = ClusterConfig {
         cluster: format!("local-{}", random_hex::<4>()?),
@@ -389,12 +410,16 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig,
         targets,
         layout: None,
         previous: None,
+        switches,
         settled: None,
         last_id: None,
         path: directory.join("cluster.toml"),
     };
     Ok((config, held, pages))
 }
+
+/// The id of the first switch of a new cluster: targets that join do not come as far.
+const FIRST_SWITCH: u32 = 1_000_000;
 
 /// Half of the free space, shared by the targets.
 fn capacity(directory: &Path, targets: u32) -> anyhow::Result<u64> {
@@ -419,11 +444,15 @@ pub(crate) fn random_hex<const BYTES: usize>() -> anyhow::Result<String> {
     Ok(hex_simd::encode_to_string(bytes, hex_simd::AsciiCase::Lower))
 }
 
+/// Whether an address is one of this machine.
+fn is_of_this_machine(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
+}
+
 /// Whether `up` runs a target: not one that joined by itself, on another machine or from a directory of its own.
 fn runs_here(config: &ClusterConfig, target: &TargetConfig) -> bool {
-    let is_of_this_machine = UdpSocket::bind((target.address.ip(), 0)).is_ok();
     let own = target.data.parent().filter(|_| target.data.is_absolute()).map(|above| above.join("cluster.toml"));
-    is_of_this_machine && own.is_none_or(|own| own == config.path || !own.exists())
+    is_of_this_machine(target.address.ip()) && own.is_none_or(|own| own == config.path || !own.exists())
 }
 
 /// All that are missing are reported at once: a disk that is not mounted may hold several.

@@ -1,4 +1,4 @@
-//! The processes of a cluster: a target, a gateway.
+//! The processes of a cluster: a target, a switch, a gateway.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
@@ -12,12 +12,13 @@ use axum::Router;
 use axum::http::header;
 use axum::routing::get;
 use hyper_util::service::TowerToHyperService;
+use node::switch::SwitchNode;
 use node::target::TargetNode;
 use node::{Client, ClusterConfig, MapFile, metrics};
 use protocol::redundancy::Redundancy;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::args::{GatewayArgs, TargetArgs};
+use crate::args::{GatewayArgs, SwitchArgs, TargetArgs};
 use crate::authority::{self, Database, MapAuthority};
 use crate::background::Background;
 use crate::down::Down;
@@ -61,17 +62,35 @@ pub(crate) fn target(args: &TargetArgs) -> anyhow::Result<()> {
     // Connections for its metrics must not take what its store opens.
     process::open_many_files();
     node::target::check_directory(&config, id)?;
-    let page = metrics_listener(&config, id)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("the thread for signals and metrics cannot be started")?;
-    runtime.block_on(run_target(&config, id, page))
+    let address = config.targets.iter().find(|target| target.id == id).and_then(|target| target.metrics);
+    let page = metrics_listener(&config, &format!("target {id}"), address)?;
+    one_thread()?.block_on(run_target(&config, id, page))
 }
 
-/// The socket of a target's metrics, bound before the target starts: when it cannot be had, nothing was begun.
-fn metrics_listener(config: &ClusterConfig, id: u32) -> anyhow::Result<Option<TcpListener>> {
-    let Some(address) = config.targets.iter().find(|t| t.id == id).and_then(|t| t.metrics) else { return Ok(None) };
+/// Runs `reservoir switch` until a signal.
+pub(crate) fn switch(args: &SwitchArgs) -> anyhow::Result<()> {
+    if args.with_parent {
+        process::stop_with_parent()?;
+    }
+    let (config, id) = (local_cluster::load(&args.config)?, args.id);
+    let address = config.switches.iter().find(|switch| switch.id == id).and_then(|switch| switch.metrics);
+    let page = metrics_listener(&config, &format!("switch {id}"), address)?;
+    one_thread()?.block_on(run_switch(&config, id, page))
+}
+
+/// For signals and metrics.
+fn one_thread() -> anyhow::Result<tokio::runtime::Runtime> {
+    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    built.context("the thread for signals and metrics cannot be started")
+}
+
+/// The socket of a node's metrics, bound before the node starts: when it cannot be had, nothing was begun.
+fn metrics_listener(
+    config: &ClusterConfig,
+    node: &str,
+    address: Option<SocketAddr>,
+) -> anyhow::Result<Option<TcpListener>> {
+    let Some(address) = address else { return Ok(None) };
     let listen = || -> std::io::Result<TcpListener> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
@@ -79,7 +98,7 @@ fn metrics_listener(config: &ClusterConfig, id: u32) -> anyhow::Result<Option<Tc
     };
     listen().map(Some).with_context(|| {
         format!(
-            "target {id} cannot serve its metrics on {address}: stop what uses it, or change `metrics` in {}",
+            "{node} cannot serve its metrics on {address}: stop what uses it, or change `metrics` in {}",
             config.path.display()
         )
     })
@@ -90,14 +109,8 @@ async fn run_target(config: &ClusterConfig, id: u32, page: Option<TcpListener>) 
     let mut signals = Signals::new().context("the target cannot register for signals")?;
     let mut hangup = signal(SignalKind::hangup()).context("the target cannot register for signals")?;
     let target = TargetNode::start(config, id)?;
-    if let Some(listener) = page {
-        let listener = tokio::net::TcpListener::from_std(listener).context("the metrics' socket cannot be used")?;
-        let metrics = target.metrics();
-        let page = async move || ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics.page());
-        let check = gateway::HostCheck { names: vec![process::host()], names_in: None };
-        let router = gateway::guarded(Router::new().route("/metrics", get(page)), check);
-        tokio::spawn(s3::serve_pages(listener, TowerToHyperService::new(router), std::future::pending()));
-    }
+    let metrics = target.metrics();
+    serve_metrics(page, move || metrics.page())?;
     let (mut file, mut look) = (MapFile::of(config), tokio::time::interval(LOOK));
     loop {
         tokio::select! {
@@ -109,6 +122,41 @@ async fn run_target(config: &ClusterConfig, id: u32, page: Option<TcpListener>) 
         ensure!(target.is_alive(), "target {id} stopped by itself: see the lines above, then start it again");
     }
     target.stop();
+    Ok(())
+}
+
+/// A switch's own thread does its work; this one waits for signals and serves its metrics.
+async fn run_switch(config: &ClusterConfig, id: u32, page: Option<TcpListener>) -> anyhow::Result<()> {
+    let mut signals = Signals::new().context("the switch cannot register for signals")?;
+    let mut hangup = signal(SignalKind::hangup()).context("the switch cannot register for signals")?;
+    let switch = SwitchNode::start(config, id)?;
+    let metrics = switch.metrics();
+    serve_metrics(page, move || metrics.page())?;
+    let (mut file, mut look) = (MapFile::of(config), tokio::time::interval(LOOK));
+    loop {
+        tokio::select! {
+            () = signals.any() => break,
+            _ = hangup.recv() => switch.reload(),
+            _ = look.tick() => if file.is_newer(switch.epoch()) { switch.reload() },
+            () = tokio::time::sleep(ALIVE) => {}
+        }
+        ensure!(switch.is_alive(), "switch {id} stopped by itself: see the lines above, then start it again");
+    }
+    switch.stop();
+    Ok(())
+}
+
+/// Serves the metrics of a node, if it has an address for them.
+fn serve_metrics(
+    listener: Option<TcpListener>,
+    metrics: impl Fn() -> String + Clone + Send + Sync + 'static,
+) -> anyhow::Result<()> {
+    let Some(listener) = listener else { return Ok(()) };
+    let listener = tokio::net::TcpListener::from_std(listener).context("the metrics' socket cannot be used")?;
+    let page = async move || ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics());
+    let check = gateway::HostCheck { names: vec![process::host()], names_in: None };
+    let router = gateway::guarded(Router::new().route("/metrics", get(page)), check);
+    tokio::spawn(s3::serve_pages(listener, TowerToHyperService::new(router), std::future::pending()));
     Ok(())
 }
 

@@ -24,7 +24,7 @@ const LOCK: &str = "up.lock";
 
 /// A running cluster. Its processes stop when this is dropped.
 pub(crate) struct Running {
-    /// The targets in the order of the configuration, then the gateway.
+    /// The targets in the order of the configuration, then the switches, then the gateways.
     pub(crate) children: Children,
     /// Its first gateway's pages.
     pub(crate) gateway: Gateway,
@@ -82,6 +82,11 @@ pub(crate) fn start_targets(cluster: &Cluster, stop: &AtomicBool) -> anyhow::Res
         let role = [String::from("target"), "--config".into(), config.clone(), "--id".into(), id.to_string()];
         let log = logs.join(format!("target-{id}.log"));
         children.0.push(Role::start(&format!("target {id}"), role.to_vec(), log)?);
+    }
+    for id in &cluster.switches {
+        let role = [String::from("switch"), "--config".into(), config.clone(), "--id".into(), id.to_string()];
+        let log = logs.join(format!("switch-{id}.log"));
+        children.0.push(Role::start(&format!("switch {id}"), role.to_vec(), log)?);
     }
     wait_for_targets(cluster, &mut children, stop)?;
     Ok(children)

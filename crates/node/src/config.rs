@@ -8,9 +8,12 @@ mod document;
 mod file;
 mod layout;
 mod machine;
+mod switch;
 
 pub use layout::{CellConfig, LayoutConfig};
+pub use switch::SwitchConfig;
 
+use protocol::id::NodeId;
 use protocol::limits;
 use protocol::map::MapError;
 use protocol::transport::Transport;
@@ -80,6 +83,9 @@ pub struct ClusterConfig {
     /// The targets.
     #[serde(rename = "target")]
     pub targets: Vec<TargetConfig>,
+    /// Those that aggregate what gateways put.
+    #[serde(default, rename = "switch", skip_serializing_if = "Vec::is_empty")]
+    pub switches: Vec<SwitchConfig>,
     /// Where chunks belong. Absent only in maps from before there were cells in them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<LayoutConfig>,
@@ -362,7 +368,14 @@ impl ClusterConfig {
                 return refuse(format!("{name} = {value}: choose {least} to {most}"));
             }
         }
-        self.check_addresses().and_then(|()| self.check_places()).or_else(refuse)
+        let checked = self.check_addresses().and_then(|()| self.check_places());
+        checked.and_then(|()| self.check_switches()).or_else(refuse)
+    }
+
+    /// Where each node of the map listens.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = (NodeId, SocketAddr)> + '_ {
+        let targets = self.targets.iter().map(|target| (NodeId(target.id), target.address));
+        targets.chain(self.switches.iter().map(|switch| (NodeId(switch.id), switch.address)))
     }
 
     /// Whether targets of one host are to use one directory, or to serve their metrics at one address.

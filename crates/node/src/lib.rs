@@ -17,6 +17,7 @@ pub mod permissions;
 pub mod reachability;
 mod reload;
 mod send_queue;
+pub mod switch;
 pub mod target;
 pub mod udp;
 
@@ -86,6 +87,9 @@ pub enum NodeError {
     /// The map has no such target.
     #[error("the cluster map has no target {0}: use an id that it has, or add the target to it")]
     NoSuchTarget(u32),
+    /// The map has no such switch.
+    #[error("the cluster map has no switch {0}: use an id that it has, or add a [[switch]] to it")]
+    NoSuchSwitch(u32),
     /// The node has stopped.
     #[error("the node has stopped: start it again")]
     Stopped,

@@ -3,6 +3,8 @@
 //! Counting is a relaxed atomic addition, or a short lock for what happens once a chunk. Machines count nothing: they
 //! report events.
 
+mod switch;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -24,6 +26,8 @@ use protocol::wire::{Answer, DropReason};
 use store::{Recovery, Store};
 
 use crate::arrivals::{Arrivals, MOST};
+
+pub use switch::SwitchMetrics;
 
 /// The media type of a page.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -91,7 +91,7 @@ impl Udp {
         // No earlier process of this node receives anything any more: its address is ours.
         let began = now();
         let udp = Self {
-            addresses: config.targets.iter().map(|t| (NodeId(t.id), t.address)).collect(),
+            addresses: config.addresses().collect(),
             session: Session::new(key, map.cluster, id, crate::random()?),
             sockets,
             watched: false,
@@ -364,8 +364,8 @@ impl Carrier for Udp {
     fn reload(&mut self, config: &ClusterConfig) -> Result<(), NodeError> {
         let map = config.map()?;
         let mut local = self.local().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip());
-        let own = match config.targets.iter().find(|t| NodeId(t.id) == self.id) {
-            Some(target) => Some(target.address),
+        let own = match config.addresses().find(|(id, _)| *id == self.id) {
+            Some((_, address)) => Some(address),
             None if config.is_ipv6() != self.is_ipv6 => Some(SocketAddr::new(initiator_interface(config)?, 0)),
             None => None,
         };
@@ -381,8 +381,8 @@ impl Carrier for Udp {
         self.sockets.extend(joined);
         self.watched = false;
         self.count_losses();
-        self.addresses.extend(config.targets.iter().map(|t| (NodeId(t.id), t.address)));
-        self.learned.retain(|id| config.targets.iter().all(|target| NodeId(target.id) != *id));
+        self.addresses.extend(config.addresses());
+        self.learned.retain(|id| config.addresses().all(|(of_map, _)| of_map != *id));
         self.reachability.set(config);
         (self.map, self.multicast_port) = (map, config.network.multicast_port);
         Ok(())

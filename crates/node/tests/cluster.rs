@@ -48,6 +48,7 @@ fn config_at(dir: &Path, multicast: MulticastChoice, interface: IpAddr) -> Clust
         targets,
         layout: None,
         previous: None,
+        switches: Vec::new(),
         settled: None,
         last_id: None,
         out_after_seconds: None,

@@ -43,6 +43,7 @@ fn config(dir: &Path, targets: u32) -> ClusterConfig {
         targets: (1..=targets).map(target).collect(),
         layout: None,
         previous: None,
+        switches: Vec::new(),
         settled: None,
         last_id: None,
         out_after_seconds: None,

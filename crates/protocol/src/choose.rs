@@ -92,6 +92,39 @@ pub(crate) fn windows(most: usize, offers: &Offers, goal: &Goal, now: Instant, u
     choices
 }
 
+/// Targets for as many pieces of data as a code has, one after the other, and for those of parity, which somebody else sends: as
+/// the last of data is sent, or after it. That one passes the data on, and sends so many pieces at once. `None` when the offers are
+/// too few.
+pub(crate) fn with_parity(
+    offers: &Offers,
+    goal: &Goal,
+    (data, lanes): (usize, usize),
+    now: Instant,
+    uplink: &Calendar,
+) -> Option<Vec<Choice>> {
+    let parity = goal.missing().len().checked_sub(data)?;
+    let mut choices = consecutive(offers, goal.domains(), data, now, uplink);
+    choices.sort_by_key(|choice| choice.start);
+    let Choice { start: last, length, .. } = *choices.last().filter(|_| choices.len() == data)?;
+    let mut domains = goal.domains().to_vec();
+    domains.extend(choices.iter().flat_map(|choice| &choice.targets).filter_map(|id| Some(offers.get(id)?.domain)));
+    let tolerance = tolerance(offers);
+    for nth in 0..parity {
+        // While the last of data passes, one of the lanes is taken.
+        let waits = (nth + 1).checked_sub(lanes).map_or(0, |behind| 1 + behind / lanes.max(1));
+        let begin = |offer: &Offer| offer.start.max(last + length.times(waits as u64));
+        let free = || offers.iter().filter(|(_, o)| !domains.contains(&o.domain) && o.fits(begin(o)));
+        let soonest = free().map(|(_, offer)| offer.finish(begin(offer))).min()?;
+        let key = |(id, offer): &(&NodeId, &Offer)| {
+            (level(offer.finish(begin(offer)), soonest, tolerance), offer.rank, begin(offer), **id)
+        };
+        let (id, offer) = free().min_by_key(key)?;
+        choices.push(Choice { start: begin(offer), targets: vec![*id], length: offer.transfer, rate: offer.rate });
+        domains.push(offer.domain);
+    }
+    Some(choices)
+}
+
 /// The `need` offers (or as many as can be had) that share a sub-window and are durable first, in distinct domains
 /// that are not in `used_domains`. One transmission for all: Replicast-M.
 fn common(offers: &Offers, used_domains: &[u16], need: usize, now: Instant, uplink: &Calendar) -> Option<Choice> {

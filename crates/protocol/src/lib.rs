@@ -15,6 +15,7 @@
     reason = "the machines must be deterministic on every build; clippy.toml beside this crate gives each reason"
 )]
 
+pub mod aggregator;
 pub mod calendar;
 pub mod census;
 mod choose;

@@ -47,6 +47,8 @@ pub struct Contents {
     moves_paused: bool,
     /// For how long a target that said that it stops is not down.
     restart_within: Option<Span>,
+    /// Those that aggregate.
+    aggregators: Arc<[NodeId]>,
     /// Every target, by id. What is long is shared with the maps that are made of this one.
     targets: Arc<[TargetEntry]>,
     /// Targets that were in other failure domains when they took what they hold, in order.
@@ -155,6 +157,7 @@ impl ClusterMap {
             maintenance_floor: MAINTENANCE_FLOOR,
             moves_paused: false,
             restart_within: None,
+            aggregators: Arc::default(),
             targets: targets.into(),
             moved: Arc::new([]),
             overlap: true,
@@ -228,6 +231,19 @@ impl ClusterMap {
     pub fn with_restart_within(mut self, span: Span) -> Self {
         self.contents().restart_within = Some(span);
         self
+    }
+
+    /// The same, in which these aggregate what initiators put.
+    #[must_use]
+    pub fn with_aggregators(mut self, aggregators: impl IntoIterator<Item = NodeId>) -> Self {
+        self.contents().aggregators = aggregators.into_iter().collect();
+        self
+    }
+
+    /// Those that aggregate what initiators put.
+    #[must_use]
+    pub fn aggregators(&self) -> &[NodeId] {
+        &self.aggregators
     }
 
     /// For how long a target that said that it stops is not down; `None`: as the configuration of who looks says.

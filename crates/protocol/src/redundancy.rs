@@ -118,6 +118,15 @@ impl Redundancy {
         (code.parity() < limits::COPIES).then_some(Self::Code(code))
     }
 
+    /// The code, if it is one.
+    #[must_use]
+    pub const fn of_code(self) -> Option<Code> {
+        match self {
+            Self::Code(code) => Some(code),
+            Self::Copies(_) => None,
+        }
+    }
+
     /// Into how many pieces a chunk is put.
     #[must_use]
     pub const fn pieces(self) -> usize {

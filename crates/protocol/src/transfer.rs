@@ -61,7 +61,7 @@ pub fn at_once(quantum: usize, per_datagram: usize) -> usize {
 }
 
 impl Outgoing {
-    /// The whole of `payload`, from `start` on. `header` names the transfer; its offset is ignored.
+    /// The whole of `payload`, from `start` on. `header` names the transfer, and where in that the payload begins.
     #[must_use]
     pub fn whole(to: Destination, header: DataHeader, payload: Bytes, start: Instant, rate: u64) -> Self {
         let all = ByteRange { offset: 0, len: payload.len() as u32 };
@@ -93,7 +93,7 @@ impl Outgoing {
         let range = self.ranges.front_mut()?;
         let take = range.len.min(u32::try_from(step).unwrap_or(u32::MAX));
         let (from, to) = (range.offset as usize, (range.offset + take) as usize);
-        let header = DataHeader { offset: range.offset, ..self.header };
+        let header = DataHeader { offset: self.header.offset + range.offset, ..self.header };
         range.offset += take;
         range.len -= take;
         if range.len == 0 {

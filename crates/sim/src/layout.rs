@@ -55,6 +55,8 @@ pub struct Layout {
     pub may_lack: Option<u8>,
     /// Whether groups share no cells.
     pub disjoint_groups: bool,
+    /// Those that aggregate.
+    pub aggregators: Vec<NodeId>,
     /// Targets that may be lost with what they hold: those of fewer domains than there are copies.
     pub losable: BTreeSet<NodeId>,
     /// Whether maps change the number of copies.
@@ -98,6 +100,7 @@ impl Layout {
         let mut layout = Self {
             maps: vec![first],
             may_lack: draw_may_lack(seed),
+            aggregators: Vec::new(),
             disjoint_groups,
             losable: losable.clone(),
             resizes,
@@ -286,6 +289,7 @@ impl Layout {
 
     /// A map with as few copies as a put may have.
     pub(crate) fn set(&self, map: ClusterMap) -> ClusterMap {
+        let map = map.with_aggregators(self.aggregators.iter().copied());
         match self.may_lack {
             None => map,
             Some(lacking) => {

@@ -3,6 +3,7 @@
 //! [`swarm`] draws a scenario from a seed, [`world`] runs it over the same machines, the same encoded and sealed
 //! messages and the same store as the daemons, [`check`] judges from outside. `docs/simulation.md` explains the output.
 
+pub mod aggregators;
 pub mod check;
 pub mod cleaning;
 mod disk;
@@ -48,6 +49,8 @@ pub struct Outcome {
     pub disks: disks::Seen,
     /// Copies that were put on emptier targets.
     pub moved: u32,
+    /// Chunks that aggregators passed on.
+    pub passed: u32,
     /// What became of cluster maps that gateways proposed.
     pub governed: Governed,
     /// What went wrong, if anything.

@@ -1,5 +1,6 @@
 //! Defects that are planted to prove that the checkers bite.
 
+use protocol::aggregator;
 use protocol::cleaner;
 use protocol::detector;
 use protocol::initiator;
@@ -39,11 +40,13 @@ pub enum Planted {
     RepairFromBad,
     /// Whoever cuts chunks into pieces computes a wrong parity.
     WrongParity,
+    /// A defect of the aggregators.
+    Aggregator(aggregator::Bug),
 }
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 78] = [
+    pub const ALL: [Self; 82] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -122,6 +125,10 @@ impl Planted {
         Self::Initiator(initiator::Bug::CountAnyPiece),
         Self::Target(Bug::Steward(steward::Bug::StayByRank)),
         Self::WrongParity,
+        Self::Aggregator(aggregator::Bug::WrongCoefficient),
+        Self::Aggregator(aggregator::Bug::MixStripes),
+        Self::Aggregator(aggregator::Bug::StaleSums),
+        Self::Aggregator(aggregator::Bug::SwapPieces),
     ];
 
     /// The defect of the target machines.
@@ -206,6 +213,10 @@ impl Planted {
             Self::LoseIndexTail => "lose-index-tail",
             Self::RepairFromBad => "repair-from-bad",
             Self::WrongParity => "wrong-parity",
+            Self::Aggregator(aggregator::Bug::WrongCoefficient) => "wrong-coefficient",
+            Self::Aggregator(aggregator::Bug::MixStripes) => "mix-stripes",
+            Self::Aggregator(aggregator::Bug::StaleSums) => "stale-sums",
+            Self::Aggregator(aggregator::Bug::SwapPieces) => "swap-pieces",
             Self::Store(bug) => bug.name(),
         }
     }

@@ -10,6 +10,7 @@ use protocol::time::Span;
 use protocol::transport::Transport;
 use store::backend::Spot;
 
+use crate::aggregators::Aggregators;
 use crate::cleaning::Cleaning;
 use crate::disks::{Disks, Spoil};
 use crate::governing::Governing;
@@ -17,8 +18,9 @@ use crate::layout::Layout;
 use crate::object::Objects;
 use crate::planted::Planted;
 
-/// By which codes some worlds keep what is put: the first where the others need more failure domains than there are.
-const CODES: [&str; 4] = ["2+1", "2+2", "3+1", "3+2"];
+/// By which codes some worlds keep what is put: the first where the others need more failure domains than there are. More often with two
+/// fragments of parity, of which there is more to be wrong.
+const CODES: [&str; 6] = ["2+1", "3+1", "2+2", "3+2", "2+2", "3+2"];
 
 /// Time in which faults happen.
 pub(crate) const STORM: Span = Span::from_millis(400);
@@ -108,6 +110,8 @@ pub struct Scenario {
     pub redundancy: Option<Redundancy>,
     /// The code by which half of the chunks are kept that are put.
     pub code: Option<Redundancy>,
+    /// Those that compute parity in flight.
+    pub aggregators: Aggregators,
     /// Gateways that propose cluster maps; then all maps but the first are theirs.
     pub governing: Option<Governing>,
     /// A planted defect.
@@ -249,6 +253,7 @@ impl Scenario {
             objects,
             redundancy: None,
             code: None,
+            aggregators: Aggregators::default(),
             governing: None,
             planted,
         };
@@ -299,13 +304,18 @@ impl Scenario {
                 let takes_out = self.governing.as_ref().is_some_and(Governing::takes_out);
                 self.redundancy = drawn.filter(|drawn| !takes_out || drawn.pieces() > 1);
                 let mut rng = Rng::new(self.seed).fork(81);
-                if rng.chance(1, 4) {
+                if rng.chance(1, 3) {
                     // Maps that are decided on the way keep as many failure domains as there are copies.
                     let most = self.governing.as_ref().map_or(usize::MAX, |_| self.layout.maps[0].copies.into());
                     let can =
                         |code: &Redundancy| code.pieces() <= most && maps.iter().all(|map| map.can_keep(*code).is_ok());
                     let drawn = CODES[rng.below(CODES.len() as u64) as usize];
                     self.code = [drawn, CODES[0]].iter().filter_map(|code| code.parse().ok()).find(can);
+                    let transport = self.config.transport;
+                    if self.code.is_some() && transport.reserved && !transport.is_ranked() {
+                        self.aggregators = Aggregators::draw(self.seed);
+                    }
+                    self.layout.aggregators = self.aggregators.ids().collect();
                 }
             }
         }

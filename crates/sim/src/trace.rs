@@ -11,7 +11,7 @@ use protocol::id::{ChunkId, NodeId, TxnId};
 use protocol::initiator::{Busy, Fetched, Found, GetError, PutError, Stored, TargetState};
 use protocol::machine::IgnoredReason;
 use protocol::target;
-use protocol::wire::{Ack, Answer, DataHeader, Direction, Fill, Leading, Message, Usage, decode_message};
+use protocol::wire::{Ack, Aggregating, Answer, DataHeader, Direction, Fill, Leading, Message, Usage, decode_message};
 
 use store::backend::Spot;
 
@@ -68,6 +68,9 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
         let _ = write!(text, "\ndisks in trouble for a while: {}", troubles.join(", "));
     }
     text += &layout(&s.layout);
+    if s.aggregators.count > 0 {
+        let _ = write!(text, "\n{}", s.aggregators);
+    }
     if let Some(governing) = &s.governing {
         let _ = write!(text, "\n{}", governing.describe());
     }
@@ -238,6 +241,14 @@ fn message(message: &Message) -> String {
         }
         Message::Pong { txn, free, chunks } => format!("pong to {}: {free} bytes free, {chunks} chunks", number(*txn)),
         Message::Leading(message) => leading(message),
+        Message::Aggregating(Aggregating::Request(r)) => {
+            format!("aggregate request {} round {}: {} bytes each", number(r.txn), r.round, r.size)
+        }
+        Message::Aggregating(Aggregating::Order(o)) => {
+            let receivers = o.receivers.iter().map(|r| format!("{} to {} in {}", r.piece.0, r.target, r.start));
+            let receivers = receivers.collect::<Vec<_>>().join(", ");
+            format!("aggregate order {} round {}: pieces {receivers}", number(o.txn), o.round)
+        }
         Message::MapRequest(r) => format!("asks for {} parts of a newer map from byte {} on", r.parts, r.offset),
         Message::MapPart(p) => format!("{} of {} bytes of its map from byte {} on", p.bytes.len(), p.size, p.offset),
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use protocol::aggregator;
 use protocol::id::{ChunkId, ClusterId, NodeId, OpId};
 use protocol::initiator::{self, Initiator};
 use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Transmit};
@@ -24,6 +25,7 @@ use crate::planted::Planted;
 use crate::swarm::{STORM, Scenario, Trouble};
 use crate::trace;
 
+mod aggregators;
 mod alive;
 mod authority;
 mod cleaner;
@@ -217,6 +219,7 @@ impl<'a> World<'a> {
         self.add_gateways();
         self.add_cleaners();
         self.add_governors();
+        self.add_aggregators();
         self.storm();
     }
 
@@ -363,6 +366,7 @@ impl<'a> World<'a> {
             Scheduled::Datagram(to, datagram, arrived) => self.deliver(to, datagram, arrived),
             Scheduled::Done(node, life, op, completion) => {
                 if self.nodes.get(&node).is_some_and(|n| n.life == life) {
+                    self.check_refusal(node, &completion);
                     self.input(node, Some(Input::Done { op, completion }), None);
                 }
             }
@@ -399,7 +403,7 @@ impl<'a> World<'a> {
     fn deliver(&mut self, to: NodeId, datagram: Bytes, arrived: Instant) {
         let size = datagram.len();
         let Some(node) = self.nodes.get_mut(&to) else { return };
-        if matches!(node.machine, NodeMachine::Down(_)) {
+        if matches!(node.machine, NodeMachine::Down(_) | NodeMachine::Off) {
             return;
         }
         let from = replay::sender(&datagram);
@@ -452,6 +456,7 @@ impl<'a> World<'a> {
             self.push(now, Scheduled::Well(id));
         }
         for (op, completion) in done {
+            self.check_refusal(id, &completion);
             self.input(id, Some(Input::Done { op, completion }), None);
         }
     }
@@ -477,7 +482,11 @@ impl<'a> World<'a> {
                 );
                 drained.drain(machine.as_mut(), MachineOutput::Target);
             }
-            NodeMachine::Down(_) | NodeMachine::Gone => return,
+            NodeMachine::Aggregator(machine) => {
+                machine.handle_input(local, convert(any));
+                drained.drain(machine.as_mut(), MachineOutput::Aggregator);
+            }
+            NodeMachine::Down(_) | NodeMachine::Off | NodeMachine::Gone => return,
         }
         let again = is_wake && drained.deadline.is_some_and(|deadline| deadline <= local);
         node.restless = if again { node.restless + 1 } else { 0 };
@@ -513,11 +522,14 @@ impl<'a> World<'a> {
                 MachineOutput::Transmit(transmit) => self.transmit(id, &transmit),
                 MachineOutput::Effect(op, effect) => self.effect(id, op, effect),
                 MachineOutput::Initiator(initiator::Event::NewMap { document, .. })
-                | MachineOutput::Target(target::Event::NewMap { document, .. }) => self.fetched(id, &document),
+                | MachineOutput::Target(target::Event::NewMap { document, .. })
+                | MachineOutput::Aggregator(aggregator::Event::NewMap { document, .. }) => self.fetched(id, &document),
                 MachineOutput::Initiator(initiator::Event::NeedMap { .. })
-                | MachineOutput::Target(target::Event::NeedMap { .. }) => self.need_map(id),
+                | MachineOutput::Target(target::Event::NeedMap { .. })
+                | MachineOutput::Aggregator(aggregator::Event::NeedMap { .. }) => self.need_map(id),
                 MachineOutput::Initiator(event) => self.initiator_event(id, event),
                 MachineOutput::Target(event) => self.target_event(id, local, event),
+                MachineOutput::Aggregator(event) => self.aggregator_event(id, &event),
             }
         }
         self.outputs = drained.all;
@@ -529,9 +541,9 @@ impl<'a> World<'a> {
             Destination::Members(_) if self.net.mute => Vec::new(),
             Destination::Members(set) => self.listening(from, set),
         };
-        let Some(node) = self.nodes.get_mut(&from) else { return };
         match &transmit.body {
             Body::Control(message) => {
+                let Some(node) = self.nodes.get_mut(&from) else { return };
                 let sealed = node.session.seal(message);
                 self.carry(from, &receivers, &sealed);
             }
@@ -556,7 +568,7 @@ impl<'a> World<'a> {
                 Ok(completion) => Answer::Now(completion),
                 Err(other) => panic!("an initiator has no disk for {other:?}"),
             },
-            NodeMachine::Down(_) | NodeMachine::Gone => return,
+            NodeMachine::Aggregator(_) | NodeMachine::Down(_) | NodeMachine::Off | NodeMachine::Gone => return,
         };
         if self.has_stopped(id) {
             return;

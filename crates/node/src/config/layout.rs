@@ -113,6 +113,7 @@ impl ClusterConfig {
         let map = map.with_previous(previous.transpose()?);
         let map = map.with_moved(self.targets.iter().filter(|t| t.moved).map(|t| NodeId(t.id)));
         let map = map.with_moves_paused(self.moves_paused);
+        let map = map.with_aggregators(self.switches.iter().map(|switch| NodeId(switch.id)));
         let map = match self.restart_within_seconds {
             Some(seconds) => map.with_restart_within(Span::from_secs(seconds.into())),
             None => map,

@@ -152,7 +152,7 @@ fn id_of(header: &Header) -> ChunkId {
 }
 
 /// A header for the piece with this number, in place of one of the same chunk.
-fn renumber(piece: &mut [u8], number: usize) {
+pub(crate) fn renumber(piece: &mut [u8], number: usize) {
     piece[NUMBER] = number as u8;
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::Step;
+use super::aggregators::Aggregators;
 use super::api::*;
 use super::memory::Memory;
 use super::multicast::Multicast;
@@ -66,6 +67,7 @@ pub(super) struct Context {
     pub(super) asking: Asking,
     /// What came of the pieces of coded chunks that are gathered.
     pub(super) fetched: VecDeque<(TxnId, Piece, Result<Fetched, GetError>)>,
+    pub(super) aggregators: Aggregators,
 }
 
 impl Context {

@@ -3,6 +3,7 @@
 //! One file a transaction kind ([`put`], [`get`], [`query`] for what carries no payload). The
 //! parent holds all control flow: it routes inputs, and starts what waits when something ends.
 
+mod aggregators;
 mod api;
 mod context;
 mod gather;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use aggregators::Aggregators;
 pub use api::*;
 use context::Context;
 use gather::Gather;
@@ -121,6 +123,7 @@ impl Initiator {
             missed: BTreeMap::new(),
             asking: silence::Asking::default(),
             fetched: VecDeque::new(),
+            aggregators: Aggregators::default(),
         };
         let (active, gathers, waiting) = (FlatMap::new(), BTreeMap::new(), VecDeque::new());
         Self { context, active, gathers, transfers: 0, waiting, map_fetch: MapFetch::default() }
@@ -549,6 +552,7 @@ const fn answered(message: &Message) -> Option<TxnId> {
         | Message::Usage { .. }
         | Message::Health { .. }
         | Message::Leading(_)
+        | Message::Aggregating(_)
         | Message::MapRequest(_)
         | Message::MapPart(_)
         | Message::Census(_)

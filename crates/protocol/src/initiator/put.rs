@@ -1,7 +1,8 @@
 //! One put: ask, choose, send, count durable copies; again for what is missing. How it chooses among bids is in [`bids`], what a leader has
 //! to do with it in [`by_leader`], how windows are given back that begin too late in [`choosy`], when it is over in [`fewer`], how a copy
-//! goes in parts in [`parts`].
+//! goes in parts in [`parts`], what an aggregator has to do with it in [`aggregated`].
 
+mod aggregated;
 mod bids;
 mod by_leader;
 mod choosy;
@@ -56,6 +57,8 @@ pub(super) struct Put {
     wait: MaxBidWait,
     /// How far it is, if it goes in parts.
     parts: Option<Parts>,
+    /// The aggregator of this round, if one was asked.
+    aggregator: Option<aggregated::Asked>,
     /// The piece that this round asks for by its own id, as all who could take one have another already.
     certain: Option<Piece>,
     phase: Phase,
@@ -206,6 +209,7 @@ impl Put {
             reachability: Rounds::default(),
             wait: MaxBidWait::default(),
             parts: None,
+            aggregator: None,
             certain: None,
             phase: Phase::Resting { until: context.now },
         };
@@ -300,6 +304,7 @@ impl Put {
         let by_multicast =
             context.send_group(group, &self.round.asked_of, &Message::PutRequest(request), self.multicast);
         self.reachability.ask(context.now, by_multicast.then_some(&self.round.asked_of));
+        self.ask_aggregator(context);
         let (soft, hard) = (context.now + context.patience(), context.now + context.config.bid_timeout);
         self.phase = Phase::Asking { since: context.now, soft, hard };
     }

@@ -335,6 +335,7 @@ impl Target {
             Message::Marked { .. }
             | Message::Discarded { .. }
             | Message::HealthReport { .. }
+            | Message::Aggregating(_)
             | Message::Used { .. } => {
                 self.event(Event::Ignored(IgnoredReason::Invalid));
             }

@@ -2,6 +2,7 @@
 
 use bytes::{BufMut, Bytes};
 
+use super::aggregating::Aggregating;
 use super::codec::{Reader, put_after, put_windows, take_after, take_windows, wire_span};
 use super::healing;
 use super::lead::Leading;
@@ -88,6 +89,7 @@ impl Message {
             Self::Filled { .. } => 37,
             Self::Move { .. } => 38,
             Self::Gone { .. } => 39,
+            Self::Aggregating(aggregating) => aggregating.code(),
         }
     }
 
@@ -141,6 +143,7 @@ impl Message {
             Self::Used { txn, usage } => put_used(*txn, usage, out),
             Self::Pong { txn, free, chunks } => [txn.0, *free, *chunks].into_iter().for_each(|n| out.put_u64_le(n)),
             Self::Leading(leading) => leading.put(out),
+            Self::Aggregating(aggregating) => aggregating.put(out),
             Self::MapRequest(MapRequest { offset, parts }) => {
                 out.put_u32_le(*offset);
                 out.put_u8(*parts);
@@ -229,6 +232,7 @@ impl Message {
                 Self::MapPart(MapPart { digest, size, offset, bytes: Bytes::copy_from_slice(bytes) })
             }
             28..=39 => healing::take(code, r)?,
+            40..=41 => Self::Aggregating(Aggregating::take(code, r)?),
             code => Self::Leading(Leading::take(code, r)?),
         })
     }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+use super::aggregating::Aggregating;
 use super::codec::BusyWindows;
 use super::lead::Leading;
 use crate::census::{Holding, IdRange};
@@ -136,6 +137,8 @@ pub enum Message {
     },
     /// Of a group's leader.
     Leading(Leading),
+    /// To an aggregator.
+    Aggregating(Aggregating),
     /// Target to those that it deals with: I stop on purpose, or have been started.
     Presence {
         /// Whether it is there from now on.
@@ -577,6 +580,7 @@ impl Message {
             Self::Usage { .. } => "usage",
             Self::Used { .. } => "used",
             Self::Leading(leading) => leading.name(),
+            Self::Aggregating(aggregating) => aggregating.name(),
             Self::Census(_) => "census",
             Self::Counted { .. } => "counted",
             Self::Restore { .. } => "restore",

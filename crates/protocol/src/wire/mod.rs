@@ -3,6 +3,7 @@
 //! Control: 32 bytes of header, the message, 16 bytes of tag (BLAKE3 keyed with the cluster's key). Data: 32 bytes of
 //! header, then payload, which the chunk's hash protects.
 
+mod aggregating;
 mod codec;
 mod data;
 mod drop_reason;
@@ -14,6 +15,7 @@ mod message;
 mod peers;
 mod session;
 
+pub use aggregating::{AggregateOrder, AggregateRequest, Aggregating, Receiver};
 pub use codec::BusyWindows;
 pub use data::{DataHeader, DataRun, datagrams};
 pub use drop_reason::DropReason;

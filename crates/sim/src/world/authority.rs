@@ -181,11 +181,13 @@ impl World<'_> {
     /// Whether all that can has the newest map, and else who has not.
     pub(super) fn lags_behind(&self) -> Option<NodeId> {
         let newest = self.maps.len() - 1;
-        let has = |id: &NodeId| id.is_initiator() || self.maps[newest].target(*id).is_some();
+        let has = |id: &NodeId| self.has(*id, newest);
         let is_dead = |id: &NodeId| self.governing.as_ref().is_some_and(|state| state.dead.contains(id));
         let lags = |(id, node): (&NodeId, &super::Node)| {
             let is_up = matches!(node.machine, NodeMachine::Target(..) | NodeMachine::Initiator(_));
-            (has(id) && !is_dead(id) && (node.map < newest || !is_up)).then_some(*id)
+            // An aggregator hears of maps from those who ask it, and needs none before.
+            let asks_nobody = self.layout.aggregators.contains(id);
+            (has(id) && !asks_nobody && !is_dead(id) && (node.map < newest || !is_up)).then_some(*id)
         };
         self.nodes.iter().find_map(lags)
     }

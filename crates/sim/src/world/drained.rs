@@ -1,5 +1,6 @@
 //! What a machine says after an input.
 
+use protocol::aggregator;
 use protocol::id::OpId;
 use protocol::initiator;
 use protocol::machine::{Effect, Input, Machine, Output, Transmit};
@@ -11,6 +12,7 @@ pub(super) enum MachineOutput {
     Effect(OpId, Effect),
     Initiator(initiator::Event),
     Target(target::Event),
+    Aggregator(aggregator::Event),
 }
 
 /// All outputs of a machine since the last input.

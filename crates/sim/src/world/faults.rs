@@ -62,7 +62,7 @@ impl World<'_> {
         self.are_back(self.net.isolated.clone());
         self.net.heal();
         let newest = self.maps.len() - 1;
-        let has = |id: &NodeId| id.is_initiator() || self.maps[newest].target(*id).is_some();
+        let has = |id: &NodeId| self.has(*id, newest);
         let gone: Vec<NodeId> = self.nodes.keys().filter(|id| !has(id)).copied().collect();
         gone.into_iter().for_each(|id| self.retire(id));
         for node in self.nodes.keys().copied().collect::<Vec<_>>() {
@@ -91,6 +91,9 @@ impl World<'_> {
 
     /// The power fails, or only the process ends: on purpose, as half of them do, it says so before.
     pub(super) fn crash(&mut self, id: NodeId) {
+        if self.healed && self.layout.aggregators.contains(&id) || self.stop_aggregator(id) {
+            return;
+        }
         let seed = self.rng.next_u64();
         if !self.healed {
             if seed % 4 == 3 && self.nodes.get(&id).is_some_and(|node| node.sleeps.is_none()) {
@@ -147,7 +150,7 @@ impl World<'_> {
     }
 
     pub(super) fn restart(&mut self, id: NodeId) {
-        if self.is_dead(id) {
+        if self.is_dead(id) || self.start_aggregator(id) {
             return;
         }
         let forget = self.scenario.planted == Some(Planted::LoseIndexTail);

@@ -63,8 +63,9 @@ impl World<'_> {
     }
 
     /// A target does not take a map without it: whoever wrote that switches it off.
-    fn has(&self, node: NodeId, nth: usize) -> bool {
-        node.is_initiator() || self.maps[nth].target(node).is_some()
+    pub(super) fn has(&self, node: NodeId, nth: usize) -> bool {
+        let map = &self.maps[nth];
+        node.is_initiator() || map.target(node).is_some() || map.aggregators().contains(&node)
     }
 
     /// Whether a node can use a map by now.
@@ -108,6 +109,9 @@ impl World<'_> {
         self.whole.mapped = Some(self.now);
         self.uses(id, found);
         self.note(12, id, found, || format!("uses map {}", found + 1));
+        if self.layout.aggregators.contains(&id) {
+            return self.map_to_aggregator(id, found);
+        }
         self.input(id, None, Some(initiator::Request::Map(self.maps[found].clone())));
     }
 

@@ -1,5 +1,6 @@
 //! A node of the cluster: its machine, its disk, its clock.
 
+use protocol::aggregator::Aggregator;
 use protocol::initiator::Initiator;
 use protocol::target::Target;
 use protocol::time::Instant;
@@ -10,6 +11,9 @@ use crate::disk::Disk;
 pub(super) enum NodeMachine {
     Initiator(Box<Initiator>),
     Target(Box<Target>, Disk),
+    Aggregator(Box<Aggregator>),
+    /// An aggregator that does not run.
+    Off,
     /// A target without power.
     Down(Disk),
     /// Only while it changes from one of these to another.
@@ -36,6 +40,10 @@ pub(super) struct Node {
 }
 
 impl Node {
+    pub(super) const fn is_aggregator(&self) -> bool {
+        matches!(self.machine, NodeMachine::Aggregator(_))
+    }
+
     pub(super) fn local(&self, now: Instant) -> Instant {
         clock(now, self.offset, self.drift)
     }

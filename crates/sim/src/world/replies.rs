@@ -39,7 +39,7 @@ impl World<'_> {
         let has = |(node, state): (&NodeId, &super::Node), id: &ChunkId| match &state.machine {
             NodeMachine::Target(_, disk) => disk.names(id).is_some(),
             NodeMachine::Down(_) => self.had(*node, id),
-            NodeMachine::Initiator(_) | NodeMachine::Gone => false,
+            NodeMachine::Initiator(_) | NodeMachine::Aggregator(_) | NodeMachine::Off | NodeMachine::Gone => false,
         };
         let ids: BTreeSet<ChunkId> = gateways.replies.promised.keys().map(|(id, _)| *id).collect();
         let gone: Vec<ChunkId> = ids.into_iter().filter(|id| !self.nodes.iter().any(|node| has(node, id))).collect();

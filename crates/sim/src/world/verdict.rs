@@ -286,7 +286,11 @@ impl World<'_> {
                 self.contents.get(id).filter(|_| has_one).cloned()
             }
             NodeMachine::Target(_, disk) => disk.durable(id),
-            NodeMachine::Initiator(_) | NodeMachine::Down(_) | NodeMachine::Gone => None,
+            NodeMachine::Initiator(_)
+            | NodeMachine::Aggregator(_)
+            | NodeMachine::Down(_)
+            | NodeMachine::Off
+            | NodeMachine::Gone => None,
         }
     }
 

@@ -12,6 +12,9 @@ impl Put {
         let Phase::Asking { since, .. } = self.phase else {
             return self.late_bid(context, from, bid);
         };
+        if self.is_aggregator(from) {
+            return self.aggregator_bid(context, bid);
+        }
         if self.leader.asked.is_some_and(|leader| leader != from) && bid.round == self.round.number {
             if self.refusals.len() >= limits::COPIES {
                 return context.ignore(IgnoredReason::Busy);
@@ -81,6 +84,9 @@ impl Put {
 
     /// A bid after the choice: its sender is not silent, and is free again. (By multicast it was told already.)
     fn late_bid(&mut self, context: &mut Context, from: NodeId, bid: Bid) -> Step {
+        if self.is_aggregator(from) {
+            return self.aggregator_bid(context, bid);
+        }
         if self.leader.asked.is_some() && bid.round == self.round.number {
             return self.member_refused(context, from, bid.answer);
         }
@@ -109,8 +115,8 @@ impl Put {
                 Step::Continue
             };
         }
-        let all = self.round.is_complete();
-        let expected = self.round.outstanding().all(|n| context.is_suspect(n));
+        let all = self.round.is_complete() && !self.awaits_aggregator();
+        let expected = !self.awaits_aggregator() && self.round.outstanding().all(|n| context.is_suspect(n));
         let enough = self.enough(context).would_be_met(self.offers.values().map(|offer| offer.domain));
         let over = all || woken && context.now >= hard;
         // Who restores wants to hear of every copy: one that it makes beside one that there is would be too many.
@@ -120,7 +126,7 @@ impl Put {
             // bids or the hard deadline change anything.
             let again = since + context.now.since(since).times(2);
             let soft = match may_hurry {
-                true if again < soft && self.has_enough_good(context) => again,
+                true if again < soft && !self.awaits_aggregator() && self.has_enough_good(context) => again,
                 false if woken && context.now >= soft => hard,
                 _ => soft,
             };
@@ -132,6 +138,7 @@ impl Put {
             context.choices.sample(context.now.since(since));
         }
         self.round.outstanding().for_each(|n| context.miss(n, since));
+        self.miss_aggregator(context);
         if self.job.restores() && self.progress.rounds == 1 && self.need() > 1 {
             // What was offered may be for parts, and several get all of it at once.
             self.progress.counted = self.progress.counted.saturating_sub(1);
@@ -139,7 +146,7 @@ impl Put {
             self.ask(context);
             return Step::Continue;
         }
-        let mut choices = self.pick(context);
+        let mut choices = self.pick_aggregated(context).unwrap_or_else(|| self.pick(context));
         if self.certain.is_some() {
             choices.truncate(1);
         }

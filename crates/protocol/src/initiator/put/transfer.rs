@@ -16,11 +16,13 @@ impl Put {
         let mut missing = self.progress.goal.missing().iter();
         let mut outgoing = Vec::new();
         let mut waiting = FlatMap::new();
-        for choice in choices {
+        self.order(context, &choices);
+        let own = self.sends_itself(choices.len());
+        for (nth, choice) in choices.into_iter().enumerate() {
             let Some(piece) = (if self.job.payload.is_common() { Some(Piece(0)) } else { missing.next() }) else {
                 break;
             };
-            if context.config.transport.reserved {
+            if context.config.transport.reserved && nth < own {
                 let end = choice.start + choice.length;
                 context.uplink.insert_free(Window { start: choice.start, end, txn: self.txn });
             }
@@ -28,6 +30,13 @@ impl Put {
                 let done = self.offers.get(target).map_or(choice.start, |o| o.done + choice.start.since(o.start));
                 let due = done.max(choice.start + choice.length) + context.config.late.times(2);
                 waiting.insert(*target, Waiting { piece, due, probes: 0, rate: choice.rate, resends: 0 });
+            }
+            if nth >= own {
+                continue;
+            }
+            if let Some((to, header)) = self.by_aggregator(header, piece) {
+                outgoing.push(Outgoing::whole(to, header, self.job.payload.of(piece), choice.start, choice.rate));
+                continue;
             }
             let set = match choice.targets.as_slice() {
                 [single] => Some(Destination::Node(*single)),
@@ -68,6 +77,7 @@ impl Put {
     pub(in crate::initiator) fn ack(&mut self, context: &mut Context, from: NodeId, ack: Ack) -> Step {
         if let Some(piece) = ack.durable() {
             self.hold(context, from, piece);
+            self.arrived(context);
             if let Phase::Transferring { waiting, .. } = &mut self.phase {
                 waiting.remove(&from);
             }
@@ -142,6 +152,10 @@ impl Put {
     ) -> Step {
         let header = context.data_header(self.txn, self.job.payload.size());
         let late = context.config.late;
+        let may_come = matches!(&self.phase, Phase::Transferring { outgoing, .. } if self.may_come(outgoing));
+        if !may_come {
+            self.lacks(context, from, ranges);
+        }
         let Phase::Transferring { outgoing, waiting } = &mut self.phase else {
             return context.ignore(IgnoredReason::Late);
         };
@@ -150,7 +164,8 @@ impl Put {
         };
         let to = Destination::Node(from);
         // What is being sent to it, or to several at once, may hold what it asks for: it asks again.
-        if outgoing.iter().any(|sending| sending.to() == to || matches!(sending.to(), Destination::Members(_))) {
+        let to_several = |sending: &Outgoing| matches!(sending.to(), Destination::Members(_));
+        if may_come || outgoing.iter().any(|sending| sending.to() == to || to_several(sending)) {
             return context.ignore(IgnoredReason::Busy);
         }
         let rate = rate.clamp(entry.rate / SLOWEST, entry.rate);

@@ -1,0 +1,79 @@
+//! Which aggregator is asked: one of the map's that is not known to be silent, or not to pass on what it is sent.
+
+use std::collections::BTreeMap;
+
+use crate::id::NodeId;
+use crate::map::ClusterMap;
+use crate::time::{Instant, Span};
+
+/// How long one that failed is not asked; twice as long each time, up to [`LONGEST`].
+const SHORTEST: Span = Span::from_millis(100);
+const LONGEST: Span = Span::from_millis(800);
+
+/// Those that failed when they were asked last.
+#[derive(Debug, Default)]
+pub(super) struct Aggregators {
+    failed: BTreeMap<NodeId, Failed>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Failed {
+    again: Instant,
+    pause: Span,
+}
+
+impl Aggregators {
+    /// The one that is to be asked by a node, if one is. Nodes ask different ones, as long as these do not fail.
+    pub(super) fn choose(&self, map: &ClusterMap, node: NodeId, now: Instant) -> Option<NodeId> {
+        let all = map.aggregators();
+        let first = crate::rng::mix(node.0.into()) as usize % all.len().max(1);
+        let in_turn = all[first..].iter().chain(&all[..first]).copied();
+        let mut may = in_turn.filter(|id| self.failed.get(id).is_none_or(|failed| failed.again <= now));
+        may.next()
+    }
+
+    /// It did not answer, or what it was sent did not arrive.
+    pub(super) fn fail(&mut self, id: NodeId, now: Instant) {
+        let pause = self.failed.get(&id).map_or(SHORTEST, |failed| failed.pause.times(2).min(LONGEST));
+        // Puts that were under way together fail together.
+        if self.failed.get(&id).is_none_or(|failed| failed.again <= now) {
+            self.failed.insert(id, Failed { again: now + pause, pause });
+        }
+    }
+
+    /// What it was sent arrived.
+    pub(super) fn succeed(&mut self, id: NodeId) {
+        self.failed.remove(&id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{ClusterId, Epoch};
+    use crate::map::TargetEntry;
+
+    #[test]
+    fn who_fails_is_passed_over_for_a_while_and_longer_each_time() {
+        let entry = |id| TargetEntry { id: NodeId(id), domain: id as u16, capacity: 1 << 30 };
+        let map = ClusterMap::new(ClusterId(5), Epoch(1), 3, 3, (1..=9).map(entry).collect()).expect("a good map");
+        let (node, at) = (NodeId(1), |millis| Instant::ZERO + Span::from_millis(millis));
+        let mut aggregators = Aggregators::default();
+        assert_eq!(aggregators.choose(&map, node, at(0)), None);
+        let map = map.with_aggregators([20, 21, 22].map(NodeId));
+        let first = aggregators.choose(&map, node, at(0)).expect("there are some");
+        aggregators.fail(first, at(10));
+        aggregators.fail(first, at(11));
+        let second = aggregators.choose(&map, node, at(109)).expect("there are others");
+        assert!(second != first && aggregators.choose(&map, node, at(110)) == Some(first));
+        aggregators.fail(first, at(110));
+        assert_eq!(aggregators.choose(&map, node, at(309)), Some(second));
+        aggregators.succeed(first);
+        assert_eq!(aggregators.choose(&map, node, at(110)), Some(first));
+        (0..3).for_each(|n| aggregators.fail(NodeId(20 + n), at(400)));
+        assert_eq!(aggregators.choose(&map, node, at(401)), None);
+        let chosen: std::collections::BTreeSet<NodeId> =
+            (0..20).filter_map(|n| Aggregators::default().choose(&map, NodeId(n), at(0))).collect();
+        assert_eq!(chosen.len(), 3, "nodes ask different ones");
+    }
+}

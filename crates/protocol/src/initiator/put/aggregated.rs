@@ -1,0 +1,173 @@
+//! A put by way of an aggregator (`docs/aggregator.md`): this node sends the pieces of data once, or one copy, and the aggregator what comes
+//! of them. It bids with the group, and is not waited for longer than that is. What does not arrive by way of it is asked for by
+//! targets and sent to them directly, as anything that is lost; so nothing here is about safety.
+
+use super::{Context, NodeId, Outgoing, Phase, Put, Why};
+use crate::choose::{self, Choice};
+use crate::initiator::Step;
+use crate::limits;
+use crate::machine::{Destination, IgnoredReason};
+use crate::redundancy::Piece;
+use crate::time::{Instant, Span};
+use crate::wire::{
+    AggregateOrder, AggregateRequest, Aggregating, Answer, Bid, ByteRange, DataHeader, Message, OfferedWindow, Receiver,
+};
+
+/// So many receivers that got nothing of what was sent to an aggregator say that it does not pass anything on.
+const EMPTY_HANDED: usize = 2;
+
+/// The aggregator of a round.
+#[derive(Debug)]
+pub(super) struct Asked {
+    id: NodeId,
+    /// What it offered, and when that begins on this node's clock; `None` as long as it has not answered.
+    offered: Option<(OfferedWindow, Instant)>,
+    answered: bool,
+    /// Whether it is to pass on what is sent in this round.
+    ordered: bool,
+    /// Who got nothing by way of it.
+    empty_handed: Vec<NodeId>,
+}
+
+impl Put {
+    /// Asks an aggregator beside the group, if there is one and all is to be sent.
+    pub(super) fn ask_aggregator(&mut self, context: &mut Context) {
+        self.aggregator = None;
+        let transport = context.config.transport;
+        let is_copies = self.job.payload.is_common();
+        let fits =
+            self.comes() <= limits::CHUNK_BYTES.into() && self.need() == self.progress.goal.redundancy().pieces();
+        // Copies go by multicast where there is any.
+        let gains = !is_copies || transport.is_common() && !self.by_multicast(context);
+        if !fits || !gains || !transport.reserved || transport.is_ranked() || self.job.why != Why::Store {
+            return;
+        }
+        let Some(id) = context.aggregators.choose(&context.map, context.id, context.now) else { return };
+        let (code, size) = (self.progress.goal.redundancy().of_code(), self.size());
+        let rate = u32::try_from(context.config.link_rate).unwrap_or(u32::MAX);
+        let length = Span::of_transfer(size.into(), context.config.link_rate);
+        let earliest = context.uplink.place(context.now, length).0.since(context.now).max(context.lead());
+        let request = AggregateRequest { txn: self.txn, round: self.round.number, code, size, rate, earliest };
+        context.send(Destination::Node(id), &Message::Aggregating(Aggregating::Request(request)));
+        let (offered, answered, ordered) = (None, false, false);
+        self.aggregator = Some(Asked { id, offered, answered, ordered, empty_handed: Vec::new() });
+    }
+
+    /// Bytes that are sent to an aggregator.
+    fn comes(&self) -> u64 {
+        let data = self.progress.goal.redundancy().of_code().map_or(1, erasure::Code::data);
+        u64::from(self.size()) * data as u64
+    }
+
+    /// Whether this is the aggregator that was asked in this round.
+    pub(super) fn is_aggregator(&self, node: NodeId) -> bool {
+        self.aggregator.as_ref().is_some_and(|asked| asked.id == node)
+    }
+
+    /// Whether its bid is waited for.
+    pub(super) fn awaits_aggregator(&self) -> bool {
+        self.aggregator.as_ref().is_some_and(|asked| !asked.answered)
+    }
+
+    /// It bids.
+    pub(super) fn aggregator_bid(&mut self, context: &mut Context, bid: Bid) -> Step {
+        let Some(asked) = self.aggregator.as_mut().filter(|_| bid.round == self.round.number) else {
+            return context.ignore(IgnoredReason::Late);
+        };
+        asked.answered = true;
+        if !matches!(self.phase, Phase::Asking { .. }) {
+            return context.ignore(IgnoredReason::Late);
+        }
+        if let Answer::Window(offered) = bid.answer {
+            asked.offered = Some((offered, context.window_start(offered.start, &context.bids)));
+        }
+        self.choose(context, false)
+    }
+
+    /// The choice is made: who has not answered by now was silent.
+    pub(super) fn miss_aggregator(&mut self, context: &mut Context) {
+        if let Some(asked) = self.aggregator.take_if(|asked| !asked.answered) {
+            context.aggregators.fail(asked.id, context.now);
+        }
+    }
+
+    /// The choice with which the aggregator sends what this node need not: first those to whom the pieces of data go, then the others,
+    /// whose windows begin no sooner than that of the last of these. `None` when the aggregator is too slow, or not asked, or the
+    /// offers are too few for that.
+    pub(super) fn pick_aggregated(&mut self, context: &Context) -> Option<Vec<Choice>> {
+        let need = self.need();
+        let code = self.progress.goal.redundancy().of_code();
+        let asked = self.aggregator.as_mut()?;
+        let (offered, start) = asked.offered?;
+        let (goal, from) = (&self.progress.goal, start.max(context.now));
+        let fastest = self.offers.values().map(|offer| offer.rate).max().unwrap_or(1).max(1);
+        // So many pieces at once leave it.
+        let lanes = (u64::from(offered.rate) / fastest) as usize;
+        let choices = match code {
+            Some(code) => choose::with_parity(&self.offers, goal, (code.data(), lanes), from, &context.uplink)?,
+            None => choose::windows(limits::PIECES, &self.offers, goal, from, &context.uplink),
+        };
+        // Of copies all are to have one window.
+        let chosen = choices.iter().map(|choice| choice.targets.len()).sum::<usize>();
+        let is_common = choices.len() == 1 && lanes >= need;
+        asked.ordered = lanes > 0 && chosen == need && (code.is_some() || is_common);
+        asked.ordered.then_some(choices)
+    }
+
+    /// How many of the choices this node sends itself: those after them the aggregator makes.
+    pub(super) fn sends_itself(&self, choices: usize) -> usize {
+        let is_ordered = self.aggregator.as_ref().is_some_and(|asked| asked.ordered);
+        let data = self.progress.goal.redundancy().of_code().map_or(choices, erasure::Code::data);
+        if is_ordered { data.min(choices) } else { choices }
+    }
+
+    /// Where what is sent of a piece goes: to the aggregator as a part of all that it passes on, or `None`.
+    pub(super) fn by_aggregator(&self, header: DataHeader, piece: Piece) -> Option<(Destination, DataHeader)> {
+        let asked = self.aggregator.as_ref().filter(|asked| asked.ordered)?;
+        let nth = if self.job.payload.is_common() { 0 } else { u32::from(piece.0) };
+        let header = DataHeader { offset: nth * self.size(), size: self.comes() as u32, ..header };
+        Some((Destination::Node(asked.id), header))
+    }
+
+    /// Tells the aggregator who gets what.
+    pub(super) fn order(&self, context: &mut Context, choices: &[Choice]) {
+        let Some(Asked { id, offered: Some((offered, start)), ordered: true, .. }) = &self.aggregator else { return };
+        let is_common = self.job.payload.is_common();
+        let pieces = self.progress.goal.missing().iter();
+        let receiver = |(piece, choice): (Piece, &Choice)| {
+            let (piece, start) = (if is_common { Piece(0) } else { piece }, offered.start + choice.start.since(*start));
+            choice.targets.iter().map(move |target| Receiver { piece, target: *target, start }).collect::<Vec<_>>()
+        };
+        let receivers = pieces.zip(choices).flat_map(receiver).collect();
+        let slowest = choices.iter().map(|choice| choice.rate).min().unwrap_or(1);
+        let rate = u32::try_from(slowest).unwrap_or(u32::MAX);
+        let (code, size) = (self.progress.goal.redundancy().of_code(), self.size());
+        let order = AggregateOrder { txn: self.txn, round: self.round.number, code, size, rate, receivers };
+        context.send(Destination::Node(*id), &Message::Aggregating(Aggregating::Order(order)));
+    }
+
+    /// Whether what a target asks for may be on its way to it by way of the aggregator.
+    pub(super) fn may_come(&self, outgoing: &[Outgoing]) -> bool {
+        let by = self.aggregator.as_ref().filter(|asked| asked.ordered).map(|asked| Destination::Node(asked.id));
+        outgoing.iter().any(|sending| Some(sending.to()) == by)
+    }
+
+    /// A target asks for what it lacks: if that is all, and others lack all as well, the aggregator passes nothing on.
+    pub(super) fn lacks(&mut self, context: &mut Context, from: NodeId, ranges: &[ByteRange]) {
+        let all = self.size();
+        let Some(asked) = self.aggregator.as_mut().filter(|asked| asked.ordered) else { return };
+        if ranges.iter().any(|range| range.len == all) && !asked.empty_handed.contains(&from) {
+            asked.empty_handed.push(from);
+            if asked.empty_handed.len() == EMPTY_HANDED {
+                context.aggregators.fail(asked.id, context.now);
+            }
+        }
+    }
+
+    /// Something that was sent by way of the aggregator is durable.
+    pub(super) fn arrived(&self, context: &mut Context) {
+        if let Some(asked) = self.aggregator.as_ref().filter(|asked| asked.ordered && asked.empty_handed.is_empty()) {
+            context.aggregators.succeed(asked.id);
+        }
+    }
+}
