@@ -7,13 +7,13 @@ use protocol::health::{Health, Lacks};
 use protocol::id::{ChunkId, ClusterId, Epoch, GroupId, NodeId, TxnId};
 use protocol::machine::DataRun;
 use protocol::map::{ClusterMap, TargetEntry};
-use protocol::redundancy::{Redundancy, Wanted};
+use protocol::redundancy::{Piece, Redundancy, Wanted};
 use protocol::time::{Instant, Span};
 use protocol::wire::{
-    Ack, Answer, Bid, BusyWindows, ByteRange, CensusRequest, DataHeader, Direction, Discard, Fill, Grant, Granted,
-    GrantedWindow, Head, HealthReport, Holds, LeadRequest, Leading, MapPart, MapRequest, Message, Nowhere,
-    OfferedWindow, Opened, Purpose, PutRequest, Repair, Report, Seek, Session, TAG, Usage, datagrams, decode_message,
-    encode_message,
+    Ack, AggregateOrder, AggregateRequest, Aggregating, Answer, Bid, BusyWindows, ByteRange, CensusRequest, DataHeader,
+    Direction, Discard, Fill, Grant, Granted, GrantedWindow, Head, HealthReport, Holds, LeadRequest, Leading, MapPart,
+    MapRequest, Message, Nowhere, OfferedWindow, Opened, Purpose, PutRequest, Receiver, Repair, Report, Seek, Session,
+    TAG, Usage, datagrams, decode_message, encode_message,
 };
 
 const KEY: [u8; 32] = [9; 32];
@@ -174,7 +174,31 @@ fn messages() -> Vec<(Message, &'static str, usize)> {
     ]
     .into_iter()
     .chain(census_messages())
+    .chain(aggregating_messages())
     .collect()
+}
+
+fn aggregating_messages() -> Vec<(Message, &'static str, usize)> {
+    let code = erasure::Code::new(4, 2);
+    let request = |code| {
+        let (txn, size, rate) = (TxnId(7), 0x1000, 0x0506_0708);
+        Message::Aggregating(Aggregating::Request(AggregateRequest {
+            txn,
+            round: 2,
+            code,
+            size,
+            rate,
+            earliest: span(9),
+        }))
+    };
+    let receiver = |piece| Receiver { piece: Piece(piece), target: NodeId(3), start: span(4) };
+    let (txn, receivers) = (TxnId(7), [0, 5].map(receiver).to_vec());
+    let order = AggregateOrder { txn, round: 2, code, size: 0x1000, rate: 5, receivers };
+    vec![
+        (request(code), "aggregate-request", 70),
+        (request(None), "aggregate-request-for-copies", 70),
+        (Message::Aggregating(Aggregating::Order(order)), "aggregate-order", 85),
+    ]
 }
 
 #[test]

@@ -39,12 +39,14 @@ impl Aggregators {
         let lanes = 1 + rng.below(4) as u32;
         Self { count, troubles, lanes, lies }
     }
-}
 
-impl std::fmt::Display for Aggregators {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { count, troubles, lanes, .. } = self;
-        write!(f, "{count} aggregators with ports {lanes} times as fast, each in trouble {troubles} times")?;
-        self.lies.map_or(Ok(()), |lies| write!(f, "; they compute what is wrong: {lies:?}"))
+    /// In words, on a line of its own; nothing when there are none.
+    pub(crate) fn describe(&self) -> String {
+        let Self { count, troubles, lanes, lies } = self;
+        if *count == 0 {
+            return String::new();
+        }
+        let lies = lies.map_or_else(String::new, |lies| format!("; they compute what is wrong: {lies:?}"));
+        format!("\n{count} aggregators with ports {lanes} times as fast, each in trouble {troubles} times{lies}")
     }
 }

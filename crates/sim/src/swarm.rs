@@ -305,8 +305,9 @@ impl Scenario {
                 self.redundancy = drawn.filter(|drawn| !takes_out || drawn.pieces() > 1);
                 let mut rng = Rng::new(self.seed).fork(81);
                 if rng.chance(1, 3) {
-                    // Maps that are decided on the way keep as many failure domains as there are copies.
-                    let most = self.governing.as_ref().map_or(usize::MAX, |_| self.layout.maps[0].copies.into());
+                    // Maps that are decided on the way keep as many failure domains as they have copies.
+                    let least = if self.layout.resizes { 2 } else { self.layout.maps[0].copies };
+                    let most = self.governing.as_ref().map_or(usize::MAX, |_| least.into());
                     let can =
                         |code: &Redundancy| code.pieces() <= most && maps.iter().all(|map| map.can_keep(*code).is_ok());
                     let drawn = CODES[rng.below(CODES.len() as u64) as usize];

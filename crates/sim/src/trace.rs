@@ -68,9 +68,7 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
         let _ = write!(text, "\ndisks in trouble for a while: {}", troubles.join(", "));
     }
     text += &layout(&s.layout);
-    if s.aggregators.count > 0 {
-        let _ = write!(text, "\n{}", s.aggregators);
-    }
+    text.push_str(&s.aggregators.describe());
     if let Some(governing) = &s.governing {
         let _ = write!(text, "\n{}", governing.describe());
     }
@@ -241,16 +239,22 @@ fn message(message: &Message) -> String {
         }
         Message::Pong { txn, free, chunks } => format!("pong to {}: {free} bytes free, {chunks} chunks", number(*txn)),
         Message::Leading(message) => leading(message),
-        Message::Aggregating(Aggregating::Request(r)) => {
+        Message::Aggregating(message) => aggregating(message),
+        Message::MapRequest(r) => format!("asks for {} parts of a newer map from byte {} on", r.parts, r.offset),
+        Message::MapPart(p) => format!("{} of {} bytes of its map from byte {} on", p.bytes.len(), p.size, p.offset),
+    }
+}
+
+fn aggregating(message: &Aggregating) -> String {
+    match message {
+        Aggregating::Request(r) => {
             format!("aggregate request {} round {}: {} bytes each", number(r.txn), r.round, r.size)
         }
-        Message::Aggregating(Aggregating::Order(o)) => {
+        Aggregating::Order(o) => {
             let receivers = o.receivers.iter().map(|r| format!("{} to {} in {}", r.piece.0, r.target, r.start));
             let receivers = receivers.collect::<Vec<_>>().join(", ");
             format!("aggregate order {} round {}: pieces {receivers}", number(o.txn), o.round)
         }
-        Message::MapRequest(r) => format!("asks for {} parts of a newer map from byte {} on", r.parts, r.offset),
-        Message::MapPart(p) => format!("{} of {} bytes of its map from byte {} on", p.bytes.len(), p.size, p.offset),
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::client::S3;
-use crate::common::{Classes, Cluster, content, happened, wait_until};
+use crate::common::{Classes, Cluster, content, happened, signal, wait_until};
 
 const BUCKET: &str = "kept";
 
@@ -120,5 +120,51 @@ fn what_is_removed_goes_piece_by_piece_and_classes_change_by_a_copy() {
     });
     for key in ["other", "copies"] {
         assert!(s3.get(BUCKET, key).is(200).body == bytes, "{key}");
+    }
+}
+
+/// What a switch has counted.
+fn counted(cluster: &Cluster, name: &str) -> u64 {
+    let map = fs::read_to_string(cluster.config()).unwrap();
+    let map: toml::Table = map.parse().unwrap();
+    let address = map["switch"][0]["metrics"].as_str().unwrap();
+    let agent = ureq::Agent::config_builder().build().new_agent();
+    let Ok(mut answer) = agent.get(format!("http://{address}/metrics")).call() else { return 0 };
+    let page = answer.body_mut().read_to_string().unwrap_or_default();
+    let line = page.lines().find(|line| line.starts_with(&format!("reservoir_switch_{name}_total")));
+    line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0)
+}
+
+/// A switch computes parity in flight; without it gateways send that themselves, and when it is back it is asked again.
+#[test]
+fn parity_comes_from_a_switch_and_from_the_gateway_while_it_is_down() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    let cluster = Cluster::start(&data, &["--redundancy", "4+2", "--switches", "1"]);
+    let mut objects = Vec::new();
+    let mut put_some = |what: &str, is_so: &mut dyn FnMut() -> bool| {
+        wait_until(what, || {
+            let (name, bytes) = (format!("o{}", objects.len()), content(3 << 20, objects.len() as u64));
+            put(&cluster, place.path(), &name, &bytes);
+            objects.push((name, bytes));
+            is_so()
+        });
+    };
+    put_some("a switch passes chunks on", &mut || counted(&cluster, "chunks_passed") > 3);
+    assert!(counted(&cluster, "parity_bytes") * 2 == counted(&cluster, "came_bytes"), "2 of parity for 4 of data");
+    let switch = cluster.children("switch");
+    assert_eq!(switch.len(), 1);
+    signal(switch[0], "-KILL");
+    let mut rounds = 0;
+    put_some("puts go on without it", &mut || {
+        rounds += 1;
+        rounds > 3
+    });
+    // It is started again, and counts from the beginning.
+    put_some("it is asked again", &mut || {
+        cluster.children("switch") != switch && counted(&cluster, "chunks_passed") > 3
+    });
+    for (name, bytes) in &objects {
+        assert!(get(&cluster, place.path(), name) == *bytes, "{name}");
     }
 }

@@ -18,7 +18,7 @@ pub struct SwitchConfig {
     pub id: u32,
     /// Where it listens.
     pub address: SocketAddr,
-    /// What its port carries, megabits per second; as `[protocol]` says when it is left out.
+    /// What its port carries, megabits per second; four times what `[protocol]` says of others when it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_mbps: Option<u64>,
     /// Bytes of parity that it computes at once, with an optional unit. (256MiB)

@@ -96,7 +96,7 @@ fn every_receiver_gets_its_piece_and_parity_as_the_last_piece_passes() {
     let mut now = at(10);
     for offset in (0..sends.len()).step_by(1_000) {
         let payload = Bytes::copy_from_slice(&sends[offset..sends.len().min(offset + 1_000)]);
-        now = now + Span::of_transfer(payload.len() as u64, RATE);
+        now += Span::of_transfer(payload.len() as u64, RATE);
         let header = header(offset, sends.len());
         aggregator.handle_input(now, Input::Payload { header, payload, arrived: now });
         drain(&mut aggregator, &mut sent);

@@ -60,7 +60,9 @@ impl World<'_> {
             self.promises.contains_key(chunk) && !self.nodes.keys().any(|id| self.holds(*id, chunk).is_some());
         // With another disk it has none.
         let is_replaced = self.governing.as_ref().is_some_and(|state| state.replaced.contains_key(last));
-        if !gone.contains(last) || !is_left || is_replaced {
+        // Nobody looks for it where no map leads any more.
+        let is_sought = before.keepers(before.group_of(chunk)).contains(last);
+        if !gone.contains(last) || !is_left || is_replaced || !is_sought {
             return;
         }
         // Whoever misses a copy looks for another, and is told by everybody else of the group, or not for as long as it waits.

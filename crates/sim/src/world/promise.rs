@@ -98,7 +98,19 @@ impl World<'_> {
     /// In how many distinct failure domains these have copies of a chunk under a map; of a coded one different pieces. Of who is down, or whose
     /// piece was harmed, it is not known which it had.
     pub(super) fn reached<'n>(&self, map: usize, id: &ChunkId, nodes: impl IntoIterator<Item = &'n NodeId>) -> usize {
-        let Some(code) = id.code() else { return self.spread(map, nodes) };
+        self.reached_with(map, id, nodes, &BTreeSet::new())
+    }
+
+    /// The same when each of `others` had whatever it takes.
+    pub(super) fn reached_with<'n>(
+        &self,
+        map: usize,
+        id: &ChunkId,
+        nodes: impl IntoIterator<Item = &'n NodeId>,
+        others: &BTreeSet<NodeId>,
+    ) -> usize {
+        let nodes: Vec<NodeId> = nodes.into_iter().copied().chain(others.iter().copied()).collect();
+        let Some(code) = id.code() else { return self.spread(map, &nodes) };
         let good = |node: &NodeId| match self.nodes.get(node).map(|node| &node.machine) {
             Some(NodeMachine::Target(_, disk)) => {
                 let good = disk.pieces(id).into_iter().filter(|piece| disk.durable(piece).is_some());
@@ -107,8 +119,9 @@ impl World<'_> {
             _ => None,
         };
         let mut domains: BTreeMap<u16, Pieces> = BTreeMap::new();
-        for node in nodes {
-            let pieces = good(node).unwrap_or(Redundancy::Code(code).all());
+        for node in &nodes {
+            let known = good(node).filter(|_| !others.contains(node));
+            let pieces = known.unwrap_or(Redundancy::Code(code).all());
             let Some(domain) = self.maps[map].domain(*node) else { continue };
             let all = domains.entry(domain).or_default();
             *all = all.iter().chain(pieces.iter()).collect();

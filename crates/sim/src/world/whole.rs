@@ -127,7 +127,8 @@ impl World<'_> {
         }
         let roomy: BTreeSet<NodeId> = group.iter().copied().filter(|node| self.has_room(*node)).collect();
         let holders = group.iter().filter(|node| self.holds(**node, id).is_some());
-        let possible = self.spread(newest, roomy.iter().chain(holders));
+        // Who has room may have any piece.
+        let possible = self.reached_with(newest, id, holders, &roomy);
         (possible < copies).then_some(Excuse::Full)
     }
 
