@@ -236,7 +236,10 @@ impl Aggregator {
         };
         let order = order.with_sums(self.stale.as_ref());
         self.held += order.held();
-        self.orders.insert((from, ordered.txn), order);
+        // One of an earlier round is over.
+        if let Some(before) = self.orders.insert((from, ordered.txn), order) {
+            self.held -= before.held();
+        }
     }
 
     /// Payload passes.

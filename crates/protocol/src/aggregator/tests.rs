@@ -61,14 +61,14 @@ fn ordered(aggregator: &mut Aggregator, sent: &mut Sent) -> (Coded, Vec<u8>) {
     let size = coded.pieces[0].len() as u32;
     let (txn, round, code, rate) = (TXN, 1, Some(code), RATE as u32);
     let request = AggregateRequest { txn, round, code, size, rate, earliest: Span::from_micros(10) };
-    says(aggregator, at(0), &Message::Aggregating(Aggregating::Request(request)));
+    says(aggregator, aggregator.now, &Message::Aggregating(Aggregating::Request(request)));
     drain(aggregator, sent);
     let start = |nth: u64| Span::from_micros(10) + Span::of_transfer(nth.min(3) * u64::from(size), RATE);
     let receiver =
         |nth: u8| Receiver { piece: Piece(nth), target: NodeId(1 + u32::from(nth)), start: start(nth.into()) };
     let receivers = (0..6).map(receiver).collect();
     let order = AggregateOrder { txn, round, code, size, rate, receivers };
-    says(aggregator, at(5), &Message::Aggregating(Aggregating::Order(order)));
+    says(aggregator, aggregator.now, &Message::Aggregating(Aggregating::Order(order)));
     drain(aggregator, sent);
     let sends = coded.pieces[..4].concat();
     (coded, sends)
@@ -190,4 +190,13 @@ fn more_than_fits_is_answered_that_it_is_busy() {
     let is_window = |answer: &Answer| answer.window().is_some();
     assert_eq!(sent.answers.iter().map(is_window).collect::<Vec<bool>>(), [true, true, false, false]);
     assert_eq!(aggregator.in_progress(), 2);
+}
+
+#[test]
+fn what_is_ordered_once_more_takes_no_more_memory() {
+    let (mut aggregator, mut sent) = (aggregator(), Sent::default());
+    ordered(&mut aggregator, &mut sent);
+    let held = aggregator.held;
+    ordered(&mut aggregator, &mut sent);
+    assert!(held > 0 && aggregator.held == held && aggregator.in_progress() == 1);
 }

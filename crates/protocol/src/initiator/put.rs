@@ -268,6 +268,7 @@ impl Put {
     fn ask(&mut self, context: &mut Context) {
         self.progress.rounds += 1;
         self.progress.counted = self.progress.counted.saturating_add(1);
+        self.aggregator = None;
         // A leader's silence says nothing of multicast.
         let leader = self.leader.asked.take();
         self.refusals.clear();

@@ -32,7 +32,6 @@ pub(super) struct Asked {
 impl Put {
     /// Asks an aggregator beside the group, if there is one and all is to be sent.
     pub(super) fn ask_aggregator(&mut self, context: &mut Context) {
-        self.aggregator = None;
         let transport = context.config.transport;
         let is_copies = self.job.payload.is_common();
         let fits =
