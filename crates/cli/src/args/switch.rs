@@ -10,7 +10,7 @@ pub(crate) struct SwitchArgs {
     /// The cluster's configuration.
     #[arg(long, value_name = "FILE", default_value = "./data/cluster.toml")]
     pub(crate) config: PathBuf,
-    /// Which [[switch]] of the configuration to be.
+    /// Which switch of the configuration to be.
     #[arg(long, value_name = "N")]
     pub(crate) id: u32,
     /// Stop when the process that started this one is gone.
