@@ -250,7 +250,10 @@ impl World<'_> {
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
         let group = self.group(map, &id);
         let (goal, copies) = (self.goal(map, put.redundancy), self.due(by, map, put, holders));
-        let domains = self.reached(map, &id, holders.iter().filter(|h| group.contains(h)));
+        // Which of several pieces of a holder was harmed since it said that it has one, nobody knows.
+        let here = || holders.iter().filter(|holder| group.contains(holder));
+        let harmed = here().copied().filter(|holder| self.harmed(id, *holder).is_some()).collect();
+        let domains = self.reached_with(map, &id, here(), &harmed);
         if !goal.is_met(domains) && domains >= copies {
             self.excuse_fewer(by, id);
         }
