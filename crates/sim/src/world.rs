@@ -483,7 +483,13 @@ impl<'a> World<'a> {
                 drained.drain(machine.as_mut(), MachineOutput::Target);
             }
             NodeMachine::Aggregator(machine) => {
-                machine.handle_input(local, convert(any));
+                machine.handle_input(
+                    local,
+                    match request {
+                        Some(initiator::Request::Map(map)) => Input::Request(aggregator::Request::Map(map)),
+                        _ => convert(any),
+                    },
+                );
                 drained.drain(machine.as_mut(), MachineOutput::Aggregator);
             }
             NodeMachine::Down(_) | NodeMachine::Off | NodeMachine::Gone => return,
@@ -541,9 +547,9 @@ impl<'a> World<'a> {
             Destination::Members(_) if self.net.mute => Vec::new(),
             Destination::Members(set) => self.listening(from, set),
         };
+        let Some(node) = self.nodes.get_mut(&from) else { return };
         match &transmit.body {
             Body::Control(message) => {
-                let Some(node) = self.nodes.get_mut(&from) else { return };
                 let sealed = node.session.seal(message);
                 self.carry(from, &receivers, &sealed);
             }

@@ -160,7 +160,6 @@ impl Order {
         let ahead = Span::of_transfer(AHEAD * per_datagram as u64, self.rate);
         for queue in &mut self.queues {
             while let Some(range) = queue.known.front_mut().filter(|_| queue.next <= now) {
-                // What follows without a gap goes together.
                 let len = range.len.min(per_datagram as u32);
                 let part = (range.offset, range.offset + len);
                 (range.offset, range.len) = (range.offset + len, range.len - len);

@@ -1,14 +1,13 @@
 //! Aggregators: they stop and start again, or are cut off, some compute what is wrong, and none is relied on.
 
-use protocol::aggregator::{Aggregator, Event, Request, Setup};
+use protocol::aggregator::{Aggregator, Event, Setup};
 use protocol::config::Config;
 use protocol::id::NodeId;
-use protocol::machine::{Completion, Input, Machine, WriteFailure};
+use protocol::machine::{Completion, WriteFailure};
 use protocol::rng::Rng;
 use protocol::time::Span;
 
-use super::drained::{Drained, MachineOutput};
-use super::{NodeMachine, STORM, Scheduled, World};
+use super::{Node, NodeMachine, STORM, Scheduled, World};
 use crate::planted::Planted;
 
 /// Bytes of parity that one computes at once: few chunks.
@@ -48,10 +47,11 @@ impl World<'_> {
         NodeMachine::Aggregator(Box::new(Aggregator::new(setup, Config { link_rate, ..config.clone() })))
     }
 
-    /// One is killed: all that it had is gone. Whether it is one.
+    /// One is killed before the heal: all that it had is gone. Whether it is one.
     pub(super) fn stop_aggregator(&mut self, id: NodeId) -> bool {
         let is_one = self.layout.aggregators.contains(&id);
-        if let Some(node) = self.nodes.get_mut(&id).filter(|node| is_one && node.is_aggregator()) {
+        let runs = |node: &&mut Node| matches!(node.machine, NodeMachine::Aggregator(_));
+        if let Some(node) = self.nodes.get_mut(&id).filter(runs).filter(|_| !self.healed) {
             node.life += 1;
             node.wake += 1;
             node.machine = NodeMachine::Off;
@@ -73,18 +73,6 @@ impl World<'_> {
             self.note(31, id, 0, || "restarts".to_owned());
         }
         is_one
-    }
-
-    /// A newer map comes to one.
-    pub(super) fn map_to_aggregator(&mut self, id: NodeId, map: usize) {
-        let (now, map) = (self.now, self.maps[map].clone());
-        let Some(node) = self.nodes.get_mut(&id) else { return };
-        let local = node.local(now);
-        let NodeMachine::Aggregator(machine) = &mut node.machine else { return };
-        let mut drained = Drained::with(&mut self.outputs);
-        machine.handle_input(local, Input::Request(Request::Map(map)));
-        drained.drain(machine.as_mut(), MachineOutput::Aggregator);
-        self.perform(id, local, drained);
     }
 
     pub(super) fn aggregator_event(&mut self, id: NodeId, event: &Event) {

@@ -91,7 +91,7 @@ impl World<'_> {
 
     /// The power fails, or only the process ends: on purpose, as half of them do, it says so before.
     pub(super) fn crash(&mut self, id: NodeId) {
-        if self.healed && self.layout.aggregators.contains(&id) || self.stop_aggregator(id) {
+        if self.stop_aggregator(id) {
             return;
         }
         let seed = self.rng.next_u64();

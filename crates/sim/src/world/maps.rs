@@ -109,9 +109,6 @@ impl World<'_> {
         self.whole.mapped = Some(self.now);
         self.uses(id, found);
         self.note(12, id, found, || format!("uses map {}", found + 1));
-        if self.layout.aggregators.contains(&id) {
-            return self.map_to_aggregator(id, found);
-        }
         self.input(id, None, Some(initiator::Request::Map(self.maps[found].clone())));
     }
 

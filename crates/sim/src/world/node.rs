@@ -40,10 +40,6 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) const fn is_aggregator(&self) -> bool {
-        matches!(self.machine, NodeMachine::Aggregator(_))
-    }
-
     pub(super) fn local(&self, now: Instant) -> Instant {
         clock(now, self.offset, self.drift)
     }

@@ -2,6 +2,8 @@
 //! of them. It bids with the group, and is not waited for longer than that is. What does not arrive by way of it is asked for by
 //! targets and sent to them directly, as anything that is lost; so nothing here is about safety.
 
+use erasure::Code;
+
 use super::{Context, NodeId, Outgoing, Phase, Put, Why};
 use crate::choose::{self, Choice};
 use crate::initiator::Step;
@@ -42,7 +44,7 @@ impl Put {
             return;
         }
         let Some(id) = context.aggregators.choose(&context.map, context.id, context.now) else { return };
-        let (code, size) = (self.progress.goal.redundancy().of_code(), self.size());
+        let (code, size) = (self.code(), self.size());
         let rate = u32::try_from(context.config.link_rate).unwrap_or(u32::MAX);
         let length = Span::of_transfer(size.into(), context.config.link_rate);
         let earliest = context.uplink.place(context.now, length).0.since(context.now).max(context.lead());
@@ -52,9 +54,14 @@ impl Put {
         self.aggregator = Some(Asked { id, offered, answered, ordered, empty_handed: Vec::new() });
     }
 
+    /// The code that the chunk is kept by, if it is.
+    fn code(&self) -> Option<Code> {
+        self.progress.goal.redundancy().of_code()
+    }
+
     /// Bytes that are sent to an aggregator.
     fn comes(&self) -> u64 {
-        let data = self.progress.goal.redundancy().of_code().map_or(1, erasure::Code::data);
+        let data = self.code().map_or(1, Code::data);
         u64::from(self.size()) * data as u64
     }
 
@@ -95,7 +102,7 @@ impl Put {
     /// offers are too few for that.
     pub(super) fn pick_aggregated(&mut self, context: &Context) -> Option<Vec<Choice>> {
         let need = self.need();
-        let code = self.progress.goal.redundancy().of_code();
+        let code = self.code();
         let asked = self.aggregator.as_mut()?;
         let (offered, start) = asked.offered?;
         let (goal, from) = (&self.progress.goal, start.max(context.now));
@@ -116,7 +123,7 @@ impl Put {
     /// How many of the choices this node sends itself: those after them the aggregator makes.
     pub(super) fn sends_itself(&self, choices: usize) -> usize {
         let is_ordered = self.aggregator.as_ref().is_some_and(|asked| asked.ordered);
-        let data = self.progress.goal.redundancy().of_code().map_or(choices, erasure::Code::data);
+        let data = self.code().map_or(choices, Code::data);
         if is_ordered { data.min(choices) } else { choices }
     }
 
@@ -140,7 +147,7 @@ impl Put {
         let receivers = pieces.zip(choices).flat_map(receiver).collect();
         let slowest = choices.iter().map(|choice| choice.rate).min().unwrap_or(1);
         let rate = u32::try_from(slowest).unwrap_or(u32::MAX);
-        let (code, size) = (self.progress.goal.redundancy().of_code(), self.size());
+        let (code, size) = (self.code(), self.size());
         let order = AggregateOrder { txn: self.txn, round: self.round.number, code, size, rate, receivers };
         context.send(Destination::Node(*id), &Message::Aggregating(Aggregating::Order(order)));
     }
