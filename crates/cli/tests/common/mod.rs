@@ -208,6 +208,17 @@ impl Cluster {
         signal(self.children("target").into_iter().find(is_it).unwrap(), "-KILL");
     }
 
+    /// Flips a byte of what these targets have of each sample. All targets stand still meanwhile: whoever notices the
+    /// first rot at once cannot have the chunk made good by one that rots a moment later.
+    pub(crate) fn rot<'s>(&self, ids: &[u32], samples: impl IntoIterator<Item = &'s [u8]> + Clone) {
+        let targets = self.children("target");
+        targets.iter().for_each(|pid| signal(*pid, "-STOP"));
+        for id in ids {
+            rot(&self.directory.join(format!("targets/{id}/segment-00000001")), samples.clone());
+        }
+        targets.iter().for_each(|pid| signal(*pid, "-CONT"));
+    }
+
     /// Starts one of its targets, which `up` does not run any more.
     pub(crate) fn start_target(&self, id: u32) -> Role {
         Role::start(&["target", "--id", &id.to_string(), "--config", &self.config()])

@@ -125,13 +125,6 @@ fn room_that_others_take_and_leave_is_seen_without_a_put() {
     assert!(cluster.stop());
 }
 
-/// Flips a byte of every copy of a chunk that has `sample` in it.
-fn rot_everywhere(data: &Path, sample: &[u8]) {
-    for target in 1..=3 {
-        rot(&data.join(format!("targets/{target}/segment-00000001")), [sample]);
-    }
-}
-
 #[test]
 fn a_file_whose_copies_are_all_damaged_is_refused_with_the_reason() {
     let place = tempfile::tempdir().unwrap();
@@ -143,10 +136,10 @@ fn a_file_whose_copies_are_all_damaged_is_refused_with_the_reason() {
         assert!(cluster.try_run(&["put", "-", name], part).status.success());
     }
     // The last chunk of three: the answer has begun when it is missed.
-    rot_everywhere(&data, &bytes[(2 << 20) + 1_000..][..32]);
+    cluster.rot(&[1, 2, 3], [&bytes[(2 << 20) + 1_000..][..32]]);
     let error = String::from_utf8(cluster.try_run(&["get", "three", "-o", "-"], b"").stderr).unwrap();
     assert!(error.contains("broke off after ") && error.contains("the log of the gateway"), "{error}");
-    rot_everywhere(&data, &bytes[1_000..][..32]);
+    cluster.rot(&[1, 2, 3], [&bytes[1_000..][..32]]);
     for name in ["one", "three"] {
         let error = String::from_utf8(cluster.try_run(&["get", name, "-o", "-"], b"").stderr).unwrap();
         // Until a scrub has forgotten the copies they are damaged, then they are not there.

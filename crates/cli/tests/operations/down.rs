@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::common::{Cluster, content, happened, rot};
+use crate::common::{Cluster, content, happened};
 use crate::metrics::scrape_gateway;
 use serde_json::Value;
 
@@ -71,7 +71,7 @@ fn a_target_that_may_have_the_last_copy_stays_until_it_is_back() {
     assert_eq!(holders.len(), 3, "{holders:?}");
     let last = holders[0];
     cluster.kill_target(last);
-    holders[1..].iter().for_each(|target| rot(&segment(*target), [sample]));
+    cluster.rot(&holders[1..], [sample]);
     assert!(!cluster.try_run(&["get", "f", "-o", "-"], b"").status.success());
     let is_sought =
         |status: &Value| status["sought"].as_u64() > Some(0) && status["sought_on"] == serde_json::json!([last]);
