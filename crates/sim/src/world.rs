@@ -138,6 +138,8 @@ pub(crate) struct World<'a> {
     disks: disks::State,
     /// Copies that a flipped byte damaged, and that were not written again since.
     damaged: BTreeSet<(ChunkId, NodeId)>,
+    /// The same piece by piece: who has several of a chunk and writes one again still has the other damaged.
+    rotten: BTreeSet<(ChunkId, NodeId)>,
     /// Copies that were on a disk that was lost, likewise.
     lost: BTreeSet<(ChunkId, NodeId)>,
     /// When a target's disk was lost last.
@@ -195,6 +197,7 @@ impl<'a> World<'a> {
             settled: Instant::FAR,
             disks: disks::State::new(scenario.seed),
             damaged: BTreeSet::new(),
+            rotten: BTreeSet::new(),
             lost: BTreeSet::new(),
             disk_lost: BTreeMap::new(),
             let_go: BTreeSet::new(),

@@ -128,7 +128,7 @@ impl World<'_> {
         let Some(NodeMachine::Target(_, disk)) = self.nodes.get(&id).map(|n| &n.machine) else { return };
         if let Some((hit, forgets)) = disk.spoil(seed, spoil) {
             self.note(9, id, hit.len(), || format!("{}: it damages {}", trace::spoil(spoil), trace::chunks(&hit)));
-            self.damaged.extend(hit.into_iter().map(|chunk| (chunk.whole(), id)));
+            self.is_damaged(id, hit);
             self.outcome.disks.spoiled += 1;
             self.disks.spoiled.insert(id);
             if forgets {
@@ -141,8 +141,15 @@ impl World<'_> {
     pub(super) fn spoil_chunk(&mut self, id: NodeId, chunk: ChunkId) {
         let Some(NodeMachine::Target(_, disk)) = self.nodes.get(&id).map(|node| &node.machine) else { return };
         if disk.backend.rot_chunk(&chunk) {
-            self.damaged.insert((chunk, id));
+            self.is_damaged(id, [chunk]);
             self.disks.spoiled.insert(id);
+        }
+    }
+
+    fn is_damaged(&mut self, id: NodeId, pieces: impl IntoIterator<Item = ChunkId>) {
+        for piece in pieces {
+            self.damaged.insert((piece.whole(), id));
+            self.rotten.insert((piece, id));
         }
     }
 
@@ -203,8 +210,8 @@ impl World<'_> {
                 if self.disks.forgetful.contains(&id) {
                     // What is back after it was dropped may have rotted meanwhile.
                     let good = disk.good();
-                    let bad = disk.held().into_iter().filter(|chunk| !good.contains(chunk));
-                    self.damaged.extend(bad.map(|chunk| (chunk.whole(), id)));
+                    let bad: Vec<ChunkId> = disk.held().into_iter().filter(|chunk| !good.contains(chunk)).collect();
+                    self.is_damaged(id, bad);
                 }
                 true
             }
@@ -289,7 +296,7 @@ impl World<'_> {
         let mut failure = None;
         for (id, node) in &mut self.nodes {
             let NodeMachine::Target(_, disk) = &mut node.machine else { continue };
-            let is_known = |chunk: &ChunkId| self.damaged.contains(&(chunk.whole(), *id));
+            let is_known = |chunk: &ChunkId| self.rotten.contains(&(*chunk, *id));
             let forgetful = self.disks.forgetful.contains(id);
             let found = check_store(disk, self.disks.rng.next_u64(), forgetful, is_known);
             failure = failure.or(found.err().map(|why| format!("{id}: {why}")));

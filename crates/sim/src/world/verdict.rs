@@ -91,12 +91,13 @@ impl World<'_> {
             target::Event::Waiting { id: chunk } | target::Event::Released { id: chunk } => {
                 self.windows.over(id, chunk.whole())
             }
-            target::Event::Stored { id: chunk, .. } => {
-                let chunk = chunk.whole();
+            target::Event::Stored { id: piece, .. } => {
+                let chunk = piece.whole();
                 self.note(11, id, 0, || format!("has {chunk:?} durable"));
                 self.durable_at.entry(chunk).or_default().entry(id).or_insert(self.now);
                 self.let_go.remove(&(chunk, id));
                 if self.holds(id, &chunk).is_some() {
+                    self.rotten.remove(&(piece, id));
                     // Written again: the damage is made good.
                     if let Some(excuse) = self.harmed(chunk, id) {
                         self.mended.insert((chunk, id), (self.now, excuse));
