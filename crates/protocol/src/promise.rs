@@ -35,9 +35,14 @@ impl From<u32> for Promise {
 pub struct Stamps {
     /// The mark after which somebody was last promised that the copy is here.
     promised: u32,
-    /// The mark with which it was condemned; 0 when it was not, or was promised again.
+    /// The mark with which it was condemned; 0 when it was not, or was promised again. With [`CERTAIN`]: in 32 bits, as there is
+    /// one for each chunk in memory.
     condemned: u32,
 }
+
+/// With the mark: it was found by a pass that had waited for a grace time. A cleaner's first pass has not, and takes for
+/// unreferenced what is about to be referred to.
+const CERTAIN: u32 = 1 << 31;
 
 /// What becomes of a copy that nothing refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,10 +62,10 @@ impl Stamps {
         Self { promised: mark, condemned: 0 }
     }
 
-    /// Whether a cleaner found that nothing refers to the chunk, and nobody has counted on the copy since.
+    /// Whether a cleaner is certain that nothing refers to the chunk, and nobody has counted on the copy since.
     #[must_use]
-    pub const fn is_condemned(&self) -> bool {
-        self.condemned > 0
+    pub const fn is_unreferenced(&self) -> bool {
+        self.condemned & CERTAIN > 0
     }
 
     /// What is promised to whom.
@@ -87,6 +92,9 @@ impl Stamps {
         if self.condemned == 0 {
             self.condemned = mark;
         }
-        if self.condemned <= since { Verdict::Drop } else { Verdict::Condemn }
+        if since > 0 {
+            self.condemned |= CERTAIN;
+        }
+        if self.condemned & !CERTAIN <= since { Verdict::Drop } else { Verdict::Condemn }
     }
 }

@@ -126,6 +126,24 @@ fn only_an_earlier_condemnation_drops() {
     assert_eq!((stamps.judge(4, 3), stamps.judge(5, 4)), (Verdict::Keep, Verdict::Condemn));
 }
 
+/// A cleaner's first pass waits for nobody: what it finds unreferenced may be referred to a moment later, and must be
+/// healed when copies of it are lost.
+#[test]
+fn only_a_pass_that_waited_is_certain() {
+    let mut stamps = Stamps::promised(0);
+    assert_eq!(stamps.judge(1, 0), Verdict::Condemn);
+    assert!(!stamps.is_unreferenced());
+    // Another cleaner's pass that waited, which may not drop what was condemned after its pass before.
+    let mut of_two = stamps;
+    assert!(of_two.judge(3, 0) == Verdict::Condemn && !of_two.is_unreferenced());
+    let mut later = Stamps::promised(1);
+    assert!(later.judge(2, 1) == Verdict::Condemn && later.is_unreferenced());
+    later.promise(2);
+    assert!(!later.is_unreferenced());
+    assert!(later.judge(3, 2) == Verdict::Condemn && later.judge(4, 3) == Verdict::Drop);
+    assert_eq!(stamps.judge(2, 1), Verdict::Drop);
+}
+
 fn mark(n: u64) -> Mark {
     Mark { name: TxnId(n), epoch: Epoch(1) }
 }

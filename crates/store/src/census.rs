@@ -35,8 +35,8 @@ impl Store {
         pieces.into_iter().find_map(held)
     }
 
-    /// What is here of those chunks of a range that count. What a cleaner condemned does not, as nothing refers to it: when copies
-    /// of it go, none are to be made. Nor does what the disk does not read.
+    /// What is here of those chunks of a range that count. That of which a cleaner is certain that nothing refers to it does not: when
+    /// copies of it go, none are to be made. Nor does what the disk does not read.
     #[must_use]
     pub fn census(
         &self,
@@ -54,13 +54,13 @@ impl Store {
                 let page: Vec<(Counted, bool)> = index
                     .range((begin, Bound::Included(last)))
                     .take(AT_ONCE)
-                    .map(|(id, place)| (Counted { id: *id, wanted: place.wanted }, place.stamps.is_condemned()))
+                    .map(|(id, place)| (Counted { id: *id, wanted: place.wanted }, place.stamps.is_unreferenced()))
                     .collect();
                 drop(index);
                 let Some(end) = page.last().map(|(copy, _)| copy.id) else { break };
                 let damaged = lock(&self.damaged);
-                let held = |(copy, is_condemned): &(Counted, bool)| {
-                    !is_condemned && (!damaged.is_unread(&copy.id) || self.has(Bug::CountUnread)) && counts(&copy.id)
+                let held = |(copy, is_unreferenced): &(Counted, bool)| {
+                    !is_unreferenced && (!damaged.is_unread(&copy.id) || self.has(Bug::CountUnread)) && counts(&copy.id)
                 };
                 if !page.into_iter().filter(held).all(|(copy, _)| count.add(copy)) {
                     return count.finish();
