@@ -24,6 +24,8 @@ pub(super) struct Missing {
     rest_until: Instant,
     /// Whether one more follows the look that is under way.
     again: bool,
+    /// Whether a copy is missing for which no look that is over has looked.
+    is_unlooked: bool,
     /// What the last look found; `None` before the first one is over.
     nowhere: Option<Nowhere>,
 }
@@ -68,6 +70,7 @@ impl Missing {
     pub(super) fn hurry(&mut self, now: Instant) {
         self.next = self.rest_until.max(now);
         self.again = self.look.is_some();
+        self.is_unlooked = true;
     }
 
     /// What was found by the last look, and as far as one is under way by that: who fell silent meanwhile is known at once.
@@ -100,6 +103,7 @@ impl Target {
             None if now < self.missing.next => {}
             None if self.setup.bug == Some(Bug::NeverSeek) => {
                 self.missing.nowhere = Some(Nowhere::default());
+                self.missing.is_unlooked = false;
                 self.missing.next = now + self.config.census_interval;
             }
             None => {
@@ -164,6 +168,7 @@ impl Target {
                 self.missing.rest_until = now + self.config.short_pause().max(Span::from_nanos(1));
                 self.missing.next = if self.missing.again { self.missing.rest_until } else { now + interval };
                 self.missing.nowhere = self.missing.look.take().map(|look| look.found);
+                self.missing.is_unlooked = self.missing.again;
             }
         }
     }
@@ -192,11 +197,20 @@ impl Target {
         self.send(to, &Message::List { txn, prefix, after: None });
     }
 
-    /// The chunks whose copy here was damaged, and that were found nowhere else; `None` before it was looked.
+    /// The chunks whose copy here was damaged, and that were found nowhere else, as far as it was looked; `None` before it was.
     #[must_use]
     pub fn nowhere(&self) -> Option<Nowhere> {
         // Where nobody looks, nobody is known to miss anything.
-        if self.config.census_interval == Span::ZERO { Some(Nowhere::default()) } else { self.missing.nowhere() }
+        if self.config.census_interval == Span::ZERO {
+            return Some(Nowhere::default());
+        }
+        let mut nowhere = self.missing.nowhere()?;
+        if self.missing.is_unlooked {
+            // A look may take long, as one that is asked puts it off: until it is over anybody may have the last copy.
+            let others = self.setup.map.targets().map(|target| target.id).filter(|id| *id != self.setup.id);
+            others.for_each(|id| nowhere.note_silent(id));
+        }
+        Some(nowhere)
     }
 
     /// A target says whether it has a chunk. Whether it was asked that for a copy that is missing here.

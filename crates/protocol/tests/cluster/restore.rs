@@ -4,6 +4,7 @@ use bytes::Bytes;
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, NodeId};
 use protocol::initiator::Event;
+use protocol::limits;
 use protocol::map::ClusterMap;
 use protocol::steward;
 use protocol::target::{Bug, Request, Setup, Target};
@@ -140,6 +141,23 @@ fn what_only_a_silent_target_may_have_is_sought() {
     cluster.run_for(INTERVAL.times(20));
     assert!(ids.iter().all(|id| cluster.holders(id).len() == 3) && is_whole(&cluster));
     assert!(cluster.targets.values().all(|target| target.nowhere() == Some(Nowhere::default())));
+}
+
+/// A look may take long, when one that is asked is silent: what is missing since the last one that is over may be on anybody until then.
+#[test]
+fn until_it_was_looked_for_anybody_may_have_what_is_missing() {
+    let config = Config { scrub_interval: Span::ZERO, ..Config::default() };
+    let (mut cluster, ids) = filled(&config, 200);
+    cluster.run_for(INTERVAL.times(3));
+    let seeker = cluster.holders(&ids[0])[0];
+    assert_eq!(cluster.targets[&seeker].nowhere(), Some(Nowhere::default()), "it was looked, and nothing was missing");
+    cluster.dead.extend(cluster.targets.keys().copied().filter(|id| *id != seeker).collect::<Vec<_>>());
+    let head = Head { cluster: cluster.map.cluster, epoch: cluster.map.epoch, from: INITIATOR };
+    cluster.push(Span::ZERO, seeker, Item::Datagram(encode_message(head, &Message::Suspect { id: ids[0] })));
+    cluster.run_for(Span::from_micros(200));
+    assert!(!cluster.disks[&seeker].contains_key(&ids[0]), "its copy is gone");
+    let silent = cluster.targets[&seeker].nowhere().map(|nowhere| nowhere.silent.len());
+    assert_eq!(silent, Some(limits::SOUGHT.min(cluster.targets.len() - 1)), "so many that anybody is meant");
 }
 
 /// While somebody is silent who may have what is missing, nothing is made; it is said that chunks are at risk.

@@ -55,7 +55,9 @@ impl World<'_> {
             |node: &NodeId, at: Instant| self.mended.get(&(id, *node)).map_or(at, |(again, _)| at.max(*again));
         let lay = |node: &NodeId, at: Instant| {
             let is_good = self.lies_on(*node, &id) && !self.damaged.contains(&(id, *node));
-            at + looks < since && group.contains(node) && is_good
+            // Who was silent when it was begun was passed over by the put, and is back before that is over.
+            let was_silent = self.back.get(node).is_some_and(|back| *back > since);
+            at + looks < since && group.contains(node) && is_good && !was_silent
         };
         let durable = self.durable_at.get(&id).into_iter().flatten();
         let all: Vec<(NodeId, Instant)> = durable.map(|(node, at)| (*node, written(node, *at))).collect();
