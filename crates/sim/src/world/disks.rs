@@ -128,7 +128,7 @@ impl World<'_> {
         let Some(NodeMachine::Target(_, disk)) = self.nodes.get(&id).map(|n| &n.machine) else { return };
         if let Some((hit, forgets)) = disk.spoil(seed, spoil) {
             self.note(9, id, hit.len(), || format!("{}: it damages {}", trace::spoil(spoil), trace::chunks(&hit)));
-            self.is_damaged(id, hit);
+            self.note_damaged(id, hit);
             self.outcome.disks.spoiled += 1;
             self.disks.spoiled.insert(id);
             if forgets {
@@ -141,12 +141,12 @@ impl World<'_> {
     pub(super) fn spoil_chunk(&mut self, id: NodeId, chunk: ChunkId) {
         let Some(NodeMachine::Target(_, disk)) = self.nodes.get(&id).map(|node| &node.machine) else { return };
         if disk.backend.rot_chunk(&chunk) {
-            self.is_damaged(id, [chunk]);
+            self.note_damaged(id, [chunk]);
             self.disks.spoiled.insert(id);
         }
     }
 
-    fn is_damaged(&mut self, id: NodeId, pieces: impl IntoIterator<Item = ChunkId>) {
+    fn note_damaged(&mut self, id: NodeId, pieces: impl IntoIterator<Item = ChunkId>) {
         for piece in pieces {
             self.damaged.insert((piece.whole(), id));
             self.rotten.insert((piece, id));
@@ -211,7 +211,7 @@ impl World<'_> {
                     // What is back after it was dropped may have rotted meanwhile.
                     let good = disk.good();
                     let bad: Vec<ChunkId> = disk.held().into_iter().filter(|chunk| !good.contains(chunk)).collect();
-                    self.is_damaged(id, bad);
+                    self.note_damaged(id, bad);
                 }
                 true
             }
