@@ -100,7 +100,8 @@ impl Net {
         arrivals
     }
 
-    fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
+    /// Whether nothing that one sends reaches the other.
+    pub(crate) fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
         let isolated = self.isolated.contains(&from) || self.isolated.contains(&to);
         isolated
             || self.cut.as_ref().is_some_and(|(nodes, out, inward)| {

@@ -154,7 +154,9 @@ impl Target {
         look.question = None;
         match (look.ids.pop_front(), look.after) {
             (Some(id), _) => {
-                let others = self.setup.map.may_hold(&id).filter(|other| *other != self.setup.id);
+                // All that the steward of its group asks: where maps followed each other quickly, a copy is where none of the last two has it.
+                let map = &self.setup.map;
+                let others = map.keepers(map.group_of(&id)).into_iter().filter(|other| *other != self.setup.id);
                 let all: BTreeSet<NodeId> = others.collect();
                 let (silent, others): (Vec<NodeId>, Vec<NodeId>) =
                     all.into_iter().partition(|other| look.silent.contains(other));

@@ -55,6 +55,8 @@ impl World<'_> {
             |node: &NodeId, at: Instant| self.mended.get(&(id, *node)).map_or(at, |(again, _)| at.max(*again));
         let lay = |node: &NodeId, at: Instant| {
             let is_good = self.lies_on(*node, &id) && !self.damaged.contains(&(id, *node));
+            // A steward waits long for who is silent, and what the others said before may not be so any more.
+            let looks = if self.net.is_cut(by, *node) { looks + config.bid_timeout.times(64) } else { looks };
             // Who was silent when it was begun was passed over by the put, and is back before that is over.
             let was_silent = self.back.get(node).is_some_and(|back| *back > since);
             at + looks < since && group.contains(node) && is_good && !was_silent

@@ -139,6 +139,12 @@ impl Put {
         }
         self.round.outstanding().for_each(|n| context.miss(n, since));
         self.miss_aggregator(context);
+        // Somebody has the piece that the others were asked for: what they offered is for no other.
+        if self.certain.is_some_and(|piece| !self.progress.goal.missing().iter().any(|missing| missing == piece)) {
+            self.cancel(context);
+            self.ask(context);
+            return Step::Continue;
+        }
         if self.job.restores() && self.progress.rounds == 1 && self.need() > 1 {
             // What was offered may be for parts, and several get all of it at once.
             self.progress.counted = self.progress.counted.saturating_sub(1);
