@@ -208,16 +208,18 @@ impl Aggregator {
         let port = Span::of_transfer(sent, self.config.link_rate);
         self.calendar.prune(self.now);
         self.calendar.remove(txn);
-        let (start, _) = self.calendar.place(self.now + earliest, port);
+        let (placed, _) = self.calendar.place(self.now + earliest, port);
+        let transfer = Span::of_transfer(came, self.config.link_rate.min(rate.into()));
+        // What it sends takes as long as what comes: it is enough when its port has had time for it at the end of that.
+        let start = (placed + port - transfer).max(self.now + earliest);
         let wait = start.since(self.now);
         let answer = if is_full || wait > self.config.max_wait {
             let first = self.orders.values().map(Order::until).min().unwrap_or(self.now);
             Answer::Busy(first.since(self.now).max(wait).min(self.config.max_wait))
         } else {
-            self.calendar.insert_overlapping(Window { start, end: start + port, txn });
+            self.calendar.insert_overlapping(Window { start: placed, end: placed + port, txn });
             let until = self.now + self.config.tentative;
             self.offered.insert((to, txn), Offered { round, at: self.now, until });
-            let transfer = Span::of_transfer(came, self.config.link_rate.min(rate.into()));
             // All that its port carries: how much of that is left for parity while data passes, who orders has to know.
             let rate = u32::try_from(self.config.link_rate).unwrap_or(u32::MAX);
             Answer::Window(OfferedWindow { start: wait, length: transfer, transfer, done: wait + transfer, rate, size })

@@ -133,6 +133,16 @@ fn neither_a_processor_that_was_behind_nor_one_that_is_slow_is_taken_for_the_por
     assert!(transfer.abs_diff(3 * u64::from(SIZE)) < u64::from(SIZE) / 4, "{transfer}");
 }
 
+#[test]
+fn what_came_through_a_queue_in_a_heap_is_not_taken_for_the_port() {
+    let heaps = |nth: u64| (nth / 10 * 10 * EACH + nth % 10 * EACH / 8, nth / 10 * 10 * EACH + nth % 10 * EACH / 8);
+    let transfer = learned(&mut target(), heaps);
+    assert!(transfer.abs_diff(u64::from(SIZE)) < u64::from(SIZE) / 20, "{transfer}");
+    // More than the queue holds does say how fast it is.
+    let faster = learned(&mut target_with(Config { quantum: SIZE as usize / 2, ..config() }), heaps);
+    assert!(faster < u64::from(SIZE) / 2, "{faster}");
+}
+
 fn accept(target: &mut Target, now: u64, txn: u64) {
     let granted = vec![Granted { target: NodeId(1), offset: Span::ZERO }];
     let accept = Message::Accept { txn: TxnId(txn), round: 1, granted: granted.into() };

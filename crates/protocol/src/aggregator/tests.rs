@@ -200,3 +200,23 @@ fn what_is_ordered_once_more_takes_no_more_memory() {
     ordered(&mut aggregator, &mut sent);
     assert!(held > 0 && aggregator.held == held && aggregator.in_progress() == 1);
 }
+
+/// What comes of several chunks passes at once, as long as its port is through with each when that has come.
+#[test]
+fn chunks_that_come_slowly_may_come_together() {
+    let (mut aggregator, mut sent) = (aggregator(), Sent::default());
+    let size = 104 + 512 * 100;
+    let (code, earliest) = (erasure::Code::new(2, 1), Span::from_micros(500));
+    // Each comes in two pieces at a rate, and leaves in three at eight times that.
+    for n in 0..6 {
+        let request = AggregateRequest { txn: TxnId(n), round: 1, code, size, rate: RATE as u32, earliest };
+        says(&mut aggregator, at(0), &Message::Aggregating(Aggregating::Request(request)));
+    }
+    drain(&mut aggregator, &mut sent);
+    let (comes, leaves) =
+        (Span::of_transfer(u64::from(size) * 2, RATE), Span::of_transfer(u64::from(size) * 3, 8 * RATE));
+    assert!(leaves.times(5) < comes && leaves.times(6) > comes);
+    let starts: Vec<Span> = sent.answers.iter().map(|answer| answer.window().expect("it has room").start).collect();
+    assert_eq!(starts[..5], [earliest; 5], "its port is through with five by then");
+    assert!(starts[5] > earliest && starts[5] < earliest + leaves, "{:?}", starts[5]);
+}

@@ -9,6 +9,8 @@ use crate::time::{Instant, Span};
 /// How long one that failed is not asked; twice as long each time, up to [`LONGEST`].
 const SHORTEST: Span = Span::from_millis(100);
 const LONGEST: Span = Span::from_millis(800);
+/// So many bids in a row may come late, when nobody waits for them any more, until it counts as one that does not answer.
+const LATE_BIDS: u8 = 4;
 
 /// Those that failed when they were asked last.
 #[derive(Debug, Default)]
@@ -20,6 +22,8 @@ pub(super) struct Aggregators {
 struct Failed {
     again: Instant,
     pause: Span,
+    /// Bids in a row that were not there in time; `None` when it answered, and passed nothing on.
+    missed: Option<u8>,
 }
 
 impl Aggregators {
@@ -32,12 +36,30 @@ impl Aggregators {
         may.next()
     }
 
-    /// It did not answer, or what it was sent did not arrive.
+    /// It did not answer in time.
+    pub(super) fn miss(&mut self, id: NodeId, now: Instant) {
+        let missed = self.failed.get(&id).map_or(Some(0), |failed| failed.missed);
+        self.pause(id, now, missed.map(|missed| missed.saturating_add(1)));
+    }
+
+    /// What it was sent did not arrive.
     pub(super) fn fail(&mut self, id: NodeId, now: Instant) {
+        self.pause(id, now, None);
+    }
+
+    fn pause(&mut self, id: NodeId, now: Instant, missed: Option<u8>) {
         let pause = self.failed.get(&id).map_or(SHORTEST, |failed| failed.pause.times(2).min(LONGEST));
         // Puts that were under way together fail together.
         if self.failed.get(&id).is_none_or(|failed| failed.again <= now) {
-            self.failed.insert(id, Failed { again: now + pause, pause });
+            self.failed.insert(id, Failed { again: now + pause, pause, missed });
+        }
+    }
+
+    /// It bids, maybe too late for the choice: one that was late is there all the same, and is asked again at once.
+    pub(super) fn heard(&mut self, id: NodeId, now: Instant) {
+        let late = self.failed.get_mut(&id).filter(|failed| failed.missed.is_some_and(|missed| missed < LATE_BIDS));
+        if let Some(failed) = late {
+            (failed.again, failed.pause) = (now, SHORTEST.div(2));
         }
     }
 
@@ -70,8 +92,21 @@ mod tests {
         assert_eq!(aggregators.choose(&map, node, at(309)), Some(second));
         aggregators.succeed(first);
         assert_eq!(aggregators.choose(&map, node, at(110)), Some(first));
-        (0..3).for_each(|n| aggregators.fail(NodeId(20 + n), at(400)));
-        assert_eq!(aggregators.choose(&map, node, at(401)), None);
+        for nth in 1..LATE_BIDS {
+            aggregators.miss(second, at(320));
+            assert!(aggregators.choose(&map, node, at(320)) != Some(second), "miss {nth}");
+            aggregators.fail(first, at(320));
+            aggregators.heard(second, at(320));
+            assert_eq!(aggregators.choose(&map, node, at(320)), Some(second), "late bid {nth}");
+            aggregators.heard(first, at(320));
+            assert_eq!(aggregators.choose(&map, node, at(320)), Some(second), "it bid, and passed nothing on");
+        }
+        aggregators.miss(second, at(320));
+        aggregators.heard(second, at(320));
+        assert!(aggregators.choose(&map, node, at(320)) != Some(second), "it is always late");
+        aggregators.succeed(first);
+        (0..3).for_each(|n| aggregators.fail(NodeId(20 + n), at(420)));
+        assert_eq!(aggregators.choose(&map, node, at(421)), None);
         let chosen: std::collections::BTreeSet<NodeId> =
             (0..20).filter_map(|n| Aggregators::default().choose(&map, NodeId(n), at(0))).collect();
         assert_eq!(chosen.len(), 3, "nodes ask different ones");

@@ -68,12 +68,19 @@ pub(super) struct Context {
     /// What came of the pieces of coded chunks that are gathered.
     pub(super) fetched: VecDeque<(TxnId, Piece, Result<Fetched, GetError>)>,
     pub(super) aggregators: Aggregators,
+    /// The put of a coded chunk that waits for bids, and until when at most.
+    pub(super) negotiates: Option<(TxnId, Instant)>,
 }
 
 impl Context {
-    /// When our port is busy for what it will send, from now on; what is free between is enough for a transfer of `length`.
-    pub(super) fn busy_windows(&self, length: Span) -> BusyWindows {
+    /// When our port is busy for what it will send, from now on; what is free between is enough for a transfer of `length`. The first
+    /// time that is free so long begins at `free`.
+    pub(super) fn busy_windows(&self, length: Span, free: Instant) -> BusyWindows {
         let mut busy = BusyWindows::new();
+        let first = (Span::ZERO, free.since(self.now));
+        if free > self.now && first.1.to_wire().is_some() {
+            busy.push(first);
+        }
         for window in self.uplink.windows().filter(|w| w.end > self.now) {
             let (start, end) = (window.start.since(self.now), window.end.since(self.now));
             if end.to_wire().is_none() {

@@ -124,6 +124,7 @@ impl Initiator {
             asking: silence::Asking::default(),
             fetched: VecDeque::new(),
             aggregators: Aggregators::default(),
+            negotiates: None,
         };
         let (active, gathers, waiting) = (FlatMap::new(), BTreeMap::new(), VecDeque::new());
         Self { context, active, gathers, transfers: 0, waiting, map_fetch: MapFetch::default() }
@@ -340,6 +341,7 @@ impl Initiator {
         };
         if let Message::Bid(bid) = &message {
             self.context.event(Event::Bid { answer: bid.answer });
+            self.context.aggregators.heard(from, self.context.now);
         }
         match &message {
             _ if self.active.contains_key(&txn) => {}

@@ -266,6 +266,10 @@ impl Put {
 
     /// Asks the group (or, without negotiation, the targets that the hash names) for the pieces that are missing.
     fn ask(&mut self, context: &mut Context) {
+        if let Some(until) = self.waits_for_own(context) {
+            self.phase = Phase::Resting { until };
+            return;
+        }
         self.progress.rounds += 1;
         self.progress.counted = self.progress.counted.saturating_add(1);
         self.aggregator = None;
@@ -295,19 +299,41 @@ impl Put {
             return self.rest(context, context.config.late);
         }
         self.round.asked_of = asked;
-        let mut request = self.request(context);
+        let aggregator = self.aggregator_for(context);
+        let mut request = self.request(context, aggregator.is_some());
         if !transport.reserved {
             let earliest = Span::of_transfer(context.unsent, context.config.link_rate).min(context.config.max_wait);
             request = PutRequest { unreserved: true, earliest, busy: BusyWindows::new(), ..request };
             context.unsent += self.need() as u64 * u64::from(self.size());
         }
-        self.earliest = context.now + request.earliest;
+        let free = request.busy.first().filter(|(from, _)| *from == Span::ZERO).map_or(Span::ZERO, |(_, until)| *until);
+        let earliest = request.earliest.max(free);
+        self.earliest = context.now + earliest;
         let by_multicast =
             context.send_group(group, &self.round.asked_of, &Message::PutRequest(request), self.multicast);
         self.reachability.ask(context.now, by_multicast.then_some(&self.round.asked_of));
-        self.ask_aggregator(context);
+        if let Some(id) = aggregator {
+            self.ask_aggregator(context, id, earliest);
+        }
         let (soft, hard) = (context.now + context.patience(), context.now + context.config.bid_timeout);
         self.phase = Phase::Asking { since: context.now, soft, hard };
+        if !self.job.payload.is_common() && !self.job.restores() {
+            context.negotiates = Some((self.txn, soft));
+        }
+    }
+
+    /// Until when a coded chunk is not asked for: as long as another of this node waits for bids, and the port has enough to do meanwhile.
+    /// Each of a group keeps free what all pieces take in turn until the choice is made; so windows for the second would begin after
+    /// that, and the port would stand still between them.
+    fn waits_for_own(&self, context: &Context) -> Option<Instant> {
+        let (_, over) = context.negotiates.filter(|(txn, over)| *txn != self.txn && context.now < *over)?;
+        if self.job.payload.is_common() || self.job.restores() {
+            return None;
+        }
+        let length = Span::of_transfer(self.comes(), context.config.link_rate);
+        let lead = context.lead();
+        let idle = context.uplink.place(context.now, length).0 - lead.times(2);
+        (idle > context.now).then(|| over.min(idle).min(context.now + lead.div(4).max(Span::from_micros(50))))
     }
 
     /// Bytes that our port still has to send for this put, as far as known.
@@ -343,16 +369,20 @@ impl Put {
         }
     }
 
-    fn request(&self, context: &Context) -> PutRequest {
+    /// What the group is asked for. Pieces that an aggregator takes follow each other at once.
+    fn request(&self, context: &Context, aggregated: bool) -> PutRequest {
         let pieces = self.progress.goal.redundancy().pieces();
         let may = context.config.transport.is_common() && self.job.payload.is_common();
         let once = may && context.multicast() && pieces <= context.map.most_addressed();
         // For one transfer: several need not follow each other at once.
         let sent = self.sent_before(context);
         let bytes = self.size() - sent.unwrap_or(0);
-        let length = Span::of_transfer(u64::from(bytes), context.config.link_rate);
+        let at_once = if aggregated { self.comes() } else { bytes.into() };
+        let length = Span::of_transfer(at_once, context.config.link_rate);
         let stretch = if once { context.config.stretch_m } else { context.config.stretch_h * pieces as u16 };
-        let earliest = context.uplink.place(context.now, length).0.since(context.now).max(context.lead());
+        let (free, lead) = (context.uplink.place(context.now, length).0, context.lead());
+        // What is busy counts from when the question comes, the other from when there is time for it: the choice has to be made by then.
+        let earliest = if self.job.restores() { free.since(context.now).max(lead) } else { lead };
         PutRequest {
             txn: self.txn,
             round: self.round.number,
@@ -368,7 +398,7 @@ impl Put {
                 Why::Remove => Purpose::Remove,
                 Why::Restore(_) | Why::Move(_) => Purpose::Restore { urgent: self.is_urgent(), sent },
             },
-            busy: context.busy_windows(length),
+            busy: context.busy_windows(length, free),
         }
     }
 

@@ -22,6 +22,8 @@ const EMPTY_HANDED: usize = 2;
 #[derive(Debug)]
 pub(super) struct Asked {
     id: NodeId,
+    /// How long after the question the payload comes at the earliest.
+    earliest: Span,
     /// What it offered, and when that begins on this node's clock; `None` as long as it has not answered.
     offered: Option<(OfferedWindow, Instant)>,
     answered: bool,
@@ -32,8 +34,8 @@ pub(super) struct Asked {
 }
 
 impl Put {
-    /// Asks an aggregator beside the group, if there is one and all is to be sent.
-    pub(super) fn ask_aggregator(&mut self, context: &mut Context) {
+    /// The aggregator that is asked beside the group, if there is one and all is to be sent.
+    pub(super) fn aggregator_for(&self, context: &Context) -> Option<NodeId> {
         let transport = context.config.transport;
         let is_copies = self.job.payload.is_common();
         let fits =
@@ -41,17 +43,19 @@ impl Put {
         // Copies go by multicast where there is any.
         let gains = !is_copies || transport.is_common() && !self.by_multicast(context);
         if !fits || !gains || !transport.reserved || transport.is_ranked() || self.job.why != Why::Store {
-            return;
+            return None;
         }
-        let Some(id) = context.aggregators.choose(&context.map, context.id, context.now) else { return };
+        context.aggregators.choose(&context.map, context.id, context.now)
+    }
+
+    /// Asks it for the time that the group is asked for.
+    pub(super) fn ask_aggregator(&mut self, context: &mut Context, id: NodeId, earliest: Span) {
         let (code, size) = (self.code(), self.size());
         let rate = u32::try_from(context.config.link_rate).unwrap_or(u32::MAX);
-        let length = Span::of_transfer(size.into(), context.config.link_rate);
-        let earliest = context.uplink.place(context.now, length).0.since(context.now).max(context.lead());
         let request = AggregateRequest { txn: self.txn, round: self.round.number, code, size, rate, earliest };
         context.send(Destination::Node(id), &Message::Aggregating(Aggregating::Request(request)));
         let (offered, answered, ordered) = (None, false, false);
-        self.aggregator = Some(Asked { id, offered, answered, ordered, empty_handed: Vec::new() });
+        self.aggregator = Some(Asked { id, earliest, offered, answered, ordered, empty_handed: Vec::new() });
     }
 
     /// The code that the chunk is kept by, if it is.
@@ -60,7 +64,7 @@ impl Put {
     }
 
     /// Bytes that are sent to an aggregator.
-    fn comes(&self) -> u64 {
+    pub(super) fn comes(&self) -> u64 {
         let data = self.code().map_or(1, Code::data);
         u64::from(self.size()) * data as u64
     }
@@ -73,6 +77,12 @@ impl Put {
     /// Whether its bid is waited for.
     pub(super) fn awaits_aggregator(&self) -> bool {
         self.aggregator.as_ref().is_some_and(|asked| !asked.answered)
+    }
+
+    /// Until when its bid may be waited for, of a round that began then: so that the choice is made when the port is free, and before
+    /// offers are over.
+    pub(super) fn free_soon(&self, context: &Context, since: Instant) -> Instant {
+        (self.earliest - context.lead()).min(since + context.config.tentative.div(2).min(context.config.bid_timeout))
     }
 
     /// It bids.
@@ -90,10 +100,10 @@ impl Put {
         self.choose(context, false)
     }
 
-    /// The choice is made: who has not answered by now was silent.
+    /// The choice is made: who has not answered by now was late, or is silent.
     pub(super) fn miss_aggregator(&mut self, context: &mut Context) {
-        if let Some(asked) = self.aggregator.take_if(|asked| !asked.answered) {
-            context.aggregators.fail(asked.id, context.now);
+        if let Some(asked) = self.aggregator.as_ref().filter(|asked| !asked.answered) {
+            context.aggregators.miss(asked.id, context.now);
         }
     }
 
@@ -104,11 +114,13 @@ impl Put {
         let need = self.need();
         let code = self.code();
         let asked = self.aggregator.as_mut()?;
-        let (offered, start) = asked.offered?;
+        let (offered, _) = asked.offered?;
+        // What it has room for when it is asked for, it has room for whenever it bids: its offer is no window that both know.
+        let start = self.earliest + offered.start.less(asked.earliest);
         let (goal, from) = (&self.progress.goal, start.max(context.now));
         let fastest = self.offers.values().map(|offer| offer.rate).max().unwrap_or(1).max(1);
         // So many pieces at once leave it.
-        let lanes = (u64::from(offered.rate) / fastest) as usize;
+        let lanes = ((u64::from(offered.rate) + fastest / 2) / fastest) as usize;
         let choices = match code {
             Some(code) => choose::with_parity(&self.offers, goal, (code.data(), lanes), from, &context.uplink)?,
             None => choose::windows(limits::PIECES, &self.offers, goal, from, &context.uplink),

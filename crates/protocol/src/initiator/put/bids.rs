@@ -119,6 +119,8 @@ impl Put {
         let expected = !self.awaits_aggregator() && self.round.outstanding().all(|n| context.is_suspect(n));
         let enough = self.enough(context).would_be_met(self.offers.values().map(|offer| offer.domain));
         let over = all || woken && context.now >= hard;
+        // As long as the port has other things to do, waiting for it costs nothing.
+        let soft = if enough && self.awaits_aggregator() { soft.max(self.free_soon(context, since)) } else { soft };
         // Who restores wants to hear of every copy: one that it makes beside one that there is would be too many.
         let may_hurry = enough && !self.job.restores();
         if !(over || enough && expected || may_hurry && woken && context.now >= soft) {
@@ -137,6 +139,7 @@ impl Put {
         if all || !over {
             context.choices.sample(context.now.since(since));
         }
+        context.negotiates.take_if(|(txn, _)| *txn == self.txn);
         self.round.outstanding().for_each(|n| context.miss(n, since));
         self.miss_aggregator(context);
         // Somebody has the piece that the others were asked for: what they offered is for no other.

@@ -11,7 +11,7 @@ impl Put {
         self.leader.asked = Some(leader);
         self.leader.left -= 1;
         self.round.asked_of = vec![leader];
-        let request = self.request(context);
+        let request = self.request(context, false);
         let length = Span::of_transfer(u64::from(self.size()), context.config.link_rate);
         // A grant that comes too late is given back, and all is asked again.
         let lead = context.lead() + context.grant_lateness();

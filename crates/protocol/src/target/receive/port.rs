@@ -138,7 +138,11 @@ impl Target {
     pub(super) fn learn_rate(&mut self, reserved: bool, size: u32) {
         let Some(busy) = self.busy.take() else { return };
         if reserved && busy.bytes >= u64::from(size / 4) && busy.took() > Span::ZERO {
-            self.link.sample(self.now, busy.bytes, busy.took());
+            // Less than a quantum may all have come at the rate of another port, through the queue before this one.
+            let fastest = self.config.link_rate.max(self.link.get(self.now));
+            let is_short = busy.bytes < self.config.quantum as u64;
+            let shortest = if is_short { Span::of_transfer(busy.bytes, fastest) } else { Span::ZERO };
+            self.link.sample(self.now, busy.bytes, busy.took().max(shortest));
         }
     }
 
