@@ -257,6 +257,9 @@ pub(crate) struct BenchArgs {
     /// Transports to compare [default: all; with --s3 replicast-m].
     #[arg(long, value_delimiter = ',', value_parser = transport())]
     pub(crate) transports: Option<Vec<Transport>>,
+    /// Copies of each chunk, or a code of data and parity as 4+2 [default: as the cluster map says].
+    #[arg(long, value_name = "N|K+M", conflicts_with_all = ["slow_target", "s3", "catalog", "conflicts", "strangers"])]
+    pub(crate) redundancy: Option<Redundancy>,
     /// Puts or gets in flight, 1 to 1024 [default: 16; with --s3 8, then 32].
     #[arg(long)]
     pub(crate) depth: Option<usize>,
@@ -554,6 +557,8 @@ pub(crate) enum ExhibitArg {
     MessengerFig12,
     /// Bandwidth of the whole system over several connections.
     MessengerFig13,
+    /// What a writer gains when parity is computed in the network.
+    ParityFig9,
 }
 
 /// A peculiarity of the paper's simulator.

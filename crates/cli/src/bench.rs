@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use bytes::Bytes;
 use node::{Client, ClusterConfig, Ticket};
-use protocol::id::{ChunkId, NodeId};
-use protocol::initiator::{Fetched, Stored};
+use protocol::id::{ChunkId, NodeId, coded};
+use protocol::initiator::{ChunkPut, Fetched, Stored};
+use protocol::redundancy::Redundancy;
 use protocol::transport::Transport;
 use protocol::wire::DATA_HEADER;
 use serde::Serialize;
@@ -47,7 +48,8 @@ const SAMPLES: usize = 1 << 20;
 #[derive(Debug, Serialize)]
 struct Report {
     ceilings: Ceilings,
-    copies: u8,
+    /// How chunks are kept: a number of copies, or a code.
+    redundancy: String,
     targets: usize,
     depth: usize,
     seconds_each: u64,
@@ -132,10 +134,11 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     if let Some(ceiling) = args.ceiling {
         ensure!(ceiling.is_finite() && ceiling > 0.0, "--ceiling {ceiling}: give the MB/s that can be reached");
     }
-    let bench = match &args.config {
+    let mut bench = match &args.config {
         Some(path) => Bench::running(path, &stop)?,
         None => Bench::temporary(&args.data, None, &stop)?,
     };
+    bench.redundancy = args.redundancy.unwrap_or(bench.redundancy);
     // Of a cluster that goes on, all measurements share the room; where it is too little, nothing is begun.
     let sharing = if args.config.is_none() { 1 } else { transports.len() };
     let largest = sizes.iter().copied().max().unwrap_or(0) as usize;
@@ -147,7 +150,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let results: Vec<Row> = measured.into_iter().map(|row| row.of(&ceilings)).collect();
     let report = Report {
         ceilings,
-        copies: bench.config.copies,
+        redundancy: bench.redundancy.to_string(),
         targets: bench.config.targets.len(),
         depth,
         seconds_each: args.seconds,
@@ -176,15 +179,16 @@ fn measure(
     for (n, transport) in transports.iter().enumerate() {
         if n > 0 && is_temporary {
             // Each begins with empty disks; what was there is gone before the room for the next is looked at.
-            let stop = Arc::clone(&bench.stop);
+            let (stop, redundancy) = (Arc::clone(&bench.stop), bench.redundancy);
             drop(bench);
-            bench = Bench::temporary(&args.data, None, &stop)?;
+            bench = Bench { redundancy, ..Bench::temporary(&args.data, None, &stop)? };
         }
         let cluster = NodeCluster::start(&bench.config, Some(*transport), false, Some(depth))?;
         for (at, size) in sizes.iter().enumerate() {
             let of_others = if is_temporary { 0 } else { (transports.len() - n - 1) * sizes.len() };
             let most = bench.room(&cluster, of_others + sizes.len() - at, *size as usize)?;
-            let load = Load { size: *size as usize, depth, limit: Duration::from_secs(args.seconds), most };
+            let limit = Duration::from_secs(args.seconds);
+            let load = Load { size: *size as usize, redundancy: args.redundancy, depth, limit, most };
             measured.extend(bench.one(&cluster, *transport, &load)?);
             bar.inc(1);
         }
@@ -206,6 +210,8 @@ impl Row {
 /// A cluster to measure.
 struct Bench {
     config: ClusterConfig,
+    /// How its chunks are kept.
+    redundancy: Redundancy,
     /// The targets, when they were started here.
     children: Option<Children>,
     /// Removed at the end, after the children: fields are dropped in order.
@@ -221,8 +227,9 @@ fn go_on(stop: &AtomicBool) -> anyhow::Result<()> {
 
 impl Bench {
     fn running(config: &Path, stop: &Arc<AtomicBool>) -> anyhow::Result<Self> {
-        let bench =
-            Self { config: local_cluster::read(config)?, children: None, directory: None, stop: Arc::clone(stop) };
+        let config = local_cluster::read(config)?;
+        let redundancy = Redundancy::Copies(config.copies);
+        let bench = Self { config, redundancy, children: None, directory: None, stop: Arc::clone(stop) };
         let status = crate::gateway::Cluster::status(&NodeCluster::start(&bench.config, None, true, None)?)?;
         ensure!(
             status.targets.iter().any(|t| t.alive),
@@ -253,7 +260,8 @@ impl Bench {
         let cluster = Cluster::open(directory.path())?;
         let children = running::start_targets(&cluster, stop)?;
         let config = local_cluster::read(&cluster.config_path)?;
-        Ok(Self { config, children: Some(children), directory: Some(directory), stop: Arc::clone(stop) })
+        let redundancy = Redundancy::Copies(config.copies);
+        Ok(Self { config, redundancy, children: Some(children), directory: Some(directory), stop: Arc::clone(stop) })
     }
 
     fn ceilings(&self, args: &BenchArgs) -> anyhow::Result<Ceilings> {
@@ -269,7 +277,7 @@ impl Bench {
             socket_mb_per_s: socket,
             disk_mb_per_s: disk.write,
             disk_read_mb_per_s: disk.read,
-            put_mb_per_s: socket.min(disk.write / f64::from(self.config.copies)),
+            put_mb_per_s: socket.min(disk.write / room::stored_per_byte(self.redundancy)),
             // A file system without reads past the page cache has no disk to wait for.
             get_mb_per_s: if disk.read > 0.0 { socket.min(disk.read) } else { socket },
         })
@@ -353,6 +361,8 @@ impl Run {
 struct Load {
     /// Bytes of each chunk.
     size: usize,
+    /// How it is kept; `None` is as the map says.
+    redundancy: Option<Redundancy>,
     /// Requests in flight.
     depth: usize,
     /// It ends then.
@@ -408,8 +418,12 @@ fn put_for(client: &Client, load: &Load, stop: &AtomicBool) -> anyhow::Result<(R
         count += 1;
         base[..8].copy_from_slice(&count.to_le_bytes());
         let payload = Bytes::copy_from_slice(&base);
-        let id = ChunkId::of_payload(&payload);
-        Some((id, client.put(id, payload)))
+        let put = match load.redundancy {
+            // No chunk is too large for that.
+            Some(Redundancy::Code(code)) => ChunkPut::coded(coded::cut(code, &payload)?),
+            redundancy => ChunkPut { redundancy, ..ChunkPut::new(ChunkId::of_payload(&payload), payload) },
+        };
+        Some((put.id, client.put_chunk(put)))
     };
     let done = |id: ChunkId, chunk: Stored| {
         stored.push((id, chunk.holders));
@@ -433,12 +447,12 @@ fn get_for(client: &Client, stored: &[(ChunkId, Vec<NodeId>)], load: &Load, stop
 fn print(report: &Report) -> anyhow::Result<()> {
     let ceilings = &report.ceilings;
     let sockets = format!(
-        "raw socket {:.0} MB/s, raw disk {:.0} MB/s (append and fdatasync) and {:.0} MB/s (read, not cached); with {} \
-         copies on this machine a put can reach {:.0} MB/s, a get {:.0} MB/s; {} requests in flight",
+        "raw socket {:.0} MB/s, raw disk {:.0} MB/s (append and fdatasync) and {:.0} MB/s (read, not cached); with \
+         redundancy {} on this machine a put can reach {:.0} MB/s, a get {:.0} MB/s; {} requests in flight",
         ceilings.socket_mb_per_s,
         ceilings.disk_mb_per_s,
         ceilings.disk_read_mb_per_s,
-        report.copies,
+        report.redundancy,
         ceilings.put_mb_per_s,
         ceilings.get_mb_per_s,
         report.depth

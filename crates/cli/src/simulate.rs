@@ -7,6 +7,7 @@ mod choosy;
 mod leader;
 mod messenger;
 mod paper;
+mod parity;
 mod plot;
 mod progress;
 mod reads;

@@ -52,6 +52,8 @@ impl Cluster {
             targets,
             gateways: 1,
             spares: 0,
+            group_cells: 3,
+            switches: 0,
             shape: Shape { rate_mbit: Some(rate_mbit), ipv6, ..Shape::default() },
             capacity: "512MiB".to_owned(),
             out_after_seconds: 600,

@@ -16,6 +16,7 @@ pub mod linear;
 pub mod messenger;
 mod net;
 mod object;
+pub mod parity;
 pub mod perf;
 pub mod planted;
 mod runner;

@@ -28,8 +28,10 @@ const S3: u16 = 8_081;
 const TARGET: u16 = 7_000;
 /// The keys of the only user.
 const KEYS: (&str, &str) = ("RACKACCESSKEY", "the secret key of a rack");
-/// The port of the targets' metrics.
+/// The port of the targets' metrics, and of the switches'.
 const METRICS: u16 = 7_100;
+/// Ids of switches begin here.
+const SWITCHES: usize = 1_000;
 
 /// What a cluster on a rack looks like.
 #[derive(Clone, Debug)]
@@ -44,6 +46,10 @@ pub struct Plan {
     pub gateways: usize,
     /// Hosts of targets that may join later, with [`Cluster::join`].
     pub spares: usize,
+    /// Cells of three targets in a negotiating group.
+    pub group_cells: usize,
+    /// Switches that compute parity in flight, each on a host of its own, whose cable is [`SWITCH_CABLES`] times as fast.
+    pub switches: usize,
     /// The rack's cables and switch; its number of hosts follows from the above.
     pub shape: Shape,
     /// Bytes that each target may fill, as `cluster.toml` writes it.
@@ -54,12 +60,17 @@ pub struct Plan {
     pub log: String,
 }
 
-/// A running cluster. Gateway `n` is on host `n`; target `id`, which counts from 1, on the host `gateways + id - 1`.
+/// Cables of others that one of a switch is worth.
+pub const SWITCH_CABLES: u32 = 8;
+
+/// A running cluster. Gateway `n` is on host `n`; target `id`, which counts from 1, on the host `gateways + id - 1`; switches are on
+/// the last ones.
 #[derive(Debug)]
 pub struct Cluster {
     // Dropped in this order: processes before their hosts, hosts before their directories.
     gateways: Vec<Option<Process>>,
     targets: Vec<Option<Process>>,
+    switches: Vec<Process>,
     database: Option<Postgres>,
     rack: Rack,
     place: TempDir,
@@ -72,7 +83,7 @@ impl Cluster {
     /// # Errors
     /// The rack cannot be built, or a target does not start: with its words.
     pub fn start(plan: Plan) -> anyhow::Result<Self> {
-        let hosts = plan.gateways + plan.targets + plan.spares;
+        let hosts = plan.gateways + plan.targets + plan.spares + plan.switches;
         let rack = Rack::build(&Shape { hosts, ..plan.shape })?;
         remove_stale_places(&plan.place);
         let place = tempfile::Builder::new()
@@ -81,20 +92,30 @@ impl Cluster {
             .with_context(|| format!("no directory can be made in {}", plan.place.display()))?;
         let (gateways, targets) =
             ((0..plan.gateways).map(|_| None).collect(), (0..plan.targets + plan.spares).map(|_| None).collect());
-        let mut cluster = Self { gateways, targets, database: None, rack, place, plan };
+        let mut cluster = Self { gateways, targets, switches: vec![], database: None, rack, place, plan };
+        if let Some(rate) = cluster.plan.shape.rate_mbit {
+            let hosts = (0..cluster.plan.switches).map(|switch| cluster.host_of_switch(switch));
+            hosts.into_iter().try_for_each(|host| cluster.rack.set_rate(host, rate * SWITCH_CABLES))?;
+        }
         cluster.configure()?;
         cluster.make_stores()?;
         cluster.start_targets()?;
+        cluster.start_switches()?;
         Ok(cluster)
     }
 
     /// One configuration for all hosts.
     fn configure(&self) -> anyhow::Result<()> {
+        self.configure_with(self.plan.switches)
+    }
+
+    /// The same, for as many of the switches.
+    fn configure_with(&self, switches: usize) -> anyhow::Result<()> {
         let rate = self.plan.shape.rate_mbit.unwrap_or(10_000);
         let mut text = format!(
-            "cluster = \"rack\"\nepoch = 1\nout_after_seconds = {}\nkey_file = \"cluster.key\"\n\
+            "cluster = \"rack\"\nepoch = 1\ngroup_cells = {}\nout_after_seconds = {}\nkey_file = \"cluster.key\"\n\
              [network]\nmulticast_port = 7400\n[protocol]\nlink_mbps = {rate}\n",
-            self.plan.out_after_seconds
+            self.plan.group_cells, self.plan.out_after_seconds
         );
         for id in 1..=self.plan.targets {
             let (host, capacity) = (self.rack.address(self.host_of(id)), &self.plan.capacity);
@@ -103,6 +124,16 @@ impl Cluster {
                 text,
                 "[[target]]\nid = {id}\ndomain = \"server-{id}\"\naddress = \"{address}\"\ndata = \"target-{id}\"\n\
                  capacity = \"{capacity}\"\nmetrics = \"{metrics}\"\n"
+            )?;
+        }
+        for switch in 0..switches {
+            let host = self.rack.address(self.host_of_switch(switch));
+            let (address, metrics) = (SocketAddr::new(host, TARGET), SocketAddr::new(host, METRICS));
+            let id = SWITCHES + switch;
+            let link = rate * SWITCH_CABLES;
+            write!(
+                text,
+                "[[switch]]\nid = {id}\naddress = \"{address}\"\nmetrics = \"{metrics}\"\nlink_mbps = {link}\n"
             )?;
         }
         fs::write(self.config(), text).context("the configuration cannot be written")?;
@@ -188,6 +219,21 @@ impl Cluster {
         })
     }
 
+    fn start_switches(&mut self) -> anyhow::Result<()> {
+        for switch in 0..self.plan.switches {
+            let id = (SWITCHES + switch).to_string();
+            let mut command = self.command(self.host_of_switch(switch), &["switch", "--with-parent", "--id", &id]);
+            command.env("RUST_LOG", "warn,node=info");
+            let mut process = self.rack.start(command, &self.file(&format!("switch-{id}.log")))?;
+            wait_until("switches are ready", || {
+                ensure!(process.is_running(), "switch {id} ended: {}", process.output());
+                Ok(process.output().contains("is ready on"))
+            })?;
+            self.switches.push(process);
+        }
+        Ok(())
+    }
+
     /// Has a target join, on one of the hosts that were spared for that, and waits until it is ready.
     ///
     /// # Errors
@@ -228,6 +274,16 @@ impl Cluster {
     /// # Errors
     /// A directory cannot be removed, or a target does not start.
     pub fn start_anew(&mut self) -> anyhow::Result<()> {
+        self.start_anew_with(true)
+    }
+
+    /// The same, with the switches or without any.
+    ///
+    /// # Errors
+    /// As for [`Cluster::start_anew`].
+    pub fn start_anew_with(&mut self, switches: bool) -> anyhow::Result<()> {
+        self.switches.clear();
+        self.configure_with(if switches { self.plan.switches } else { 0 })?;
         self.gateways.iter_mut().for_each(|gateway| *gateway = None);
         for end in ["", "-wal", "-shm"] {
             // A catalog of what was on the old disks.
@@ -238,7 +294,8 @@ impl Cluster {
             self.lose_data(id)?;
         }
         self.make_stores()?;
-        self.start_targets()
+        self.start_targets()?;
+        if switches { self.start_switches() } else { Ok(()) }
     }
 
     /// Kills everything and starts the targets again: what they learned of their cables is forgotten.
@@ -261,6 +318,12 @@ impl Cluster {
     #[must_use]
     pub fn host_of(&self, id: usize) -> usize {
         self.plan.gateways + id - 1
+    }
+
+    /// The host of a switch; they count from 0.
+    #[must_use]
+    pub fn host_of_switch(&self, switch: usize) -> usize {
+        self.plan.gateways + self.plan.targets + self.plan.spares + switch
     }
 
     /// A running target, to freeze it.

@@ -4,6 +4,7 @@ use anyhow::{Context, ensure};
 use object::ChunkService;
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{Discard, Mark};
+use protocol::redundancy::{Piece, Redundancy};
 
 use super::Bench;
 use crate::node_cluster::NodeCluster;
@@ -19,6 +20,14 @@ const BATCH: usize = 1_024;
 /// Chunks that were put, with their holders.
 pub(super) type Put = Vec<(ChunkId, Vec<NodeId>)>;
 
+/// Bytes on disks for each byte that is put; headers are not counted.
+pub(super) fn stored_per_byte(redundancy: Redundancy) -> f64 {
+    match redundancy {
+        Redundancy::Copies(copies) => f64::from(copies.max(1)),
+        Redundancy::Code(code) => code.fragments() as f64 / code.data() as f64,
+    }
+}
+
 impl Bench {
     /// The payload that each of so many measurements may put, in chunks or objects of this size. An error when that is too
     /// little.
@@ -31,15 +40,16 @@ impl Bench {
                 rustix::fs::statvfs(directory.path()).context("the room for the benchmark cannot be found out")?;
             free = free.min(space.f_bavail.saturating_mul(space.f_frsize));
         }
-        let each = free / u64::from(self.config.copies.max(1)) / USED.1 * USED.0 / measurements.max(1) as u64;
+        let stored = stored_per_byte(self.redundancy);
+        let each = (free as f64 / stored) as u64 / USED.1 * USED.0 / measurements.max(1) as u64;
         let least = LEAST.max(size as u64);
         ensure!(
             each >= least,
-            "there is too little room: the targets take {} more, and each of {measurements} measurements needs {} for {} \
-             copies of what it puts: free some, or measure fewer --sizes and --transports",
+            "there is too little room: the targets take {} more, and each of {measurements} measurements needs {} for what it \
+             puts, kept as {}: free some, or measure fewer --sizes and --transports",
             units::size(free),
-            units::size(least * u64::from(self.config.copies) * USED.1 / USED.0),
-            self.config.copies
+            units::size((least as f64 * stored) as u64 * USED.1 / USED.0),
+            self.redundancy
         );
         Ok(each)
     }
@@ -61,6 +71,7 @@ impl Bench {
 
 /// Condemns and drops chunks that only this process knows of: no grace time has to pass between.
 fn discard(cluster: &NodeCluster, put: &Put) -> anyhow::Result<()> {
+    let put: Put = put.iter().flat_map(each).collect();
     let mut since: Option<Mark> = None;
     for _ in 0..2 {
         let marked = cluster.mark().wait()?;
@@ -72,6 +83,12 @@ fn discard(cluster: &NodeCluster, put: &Put) -> anyhow::Result<()> {
         since = Some(marked.mark);
     }
     Ok(())
+}
+
+/// What is dropped of a chunk: each of its pieces, if it has any.
+fn each((id, holders): &(ChunkId, Vec<NodeId>)) -> Put {
+    let pieces = id.code().map(|code| (0..code.fragments()).map(|piece| id.of_piece(Piece(piece as u8))).collect());
+    pieces.unwrap_or_else(|| vec![*id]).into_iter().map(|id| (id, holders.clone())).collect()
 }
 
 fn silent(targets: &[NodeId]) -> anyhow::Result<()> {

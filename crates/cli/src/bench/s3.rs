@@ -86,7 +86,7 @@ pub(super) fn run(args: &BenchArgs, stop: &Arc<AtomicBool>) -> anyhow::Result<()
         for size in &sizes {
             for depth in &depths {
                 let (limit, most) = (Duration::from_secs(args.seconds), bench.room(&chunks, left, *size as usize)?);
-                let load = Load { size: *size as usize, depth: *depth, limit, most };
+                let load = Load { size: *size as usize, redundancy: None, depth: *depth, limit, most };
                 let mut rows = client.measure(&mut bench, transport, &load)?;
                 left -= 2;
                 if *size <= u64::from(protocol::limits::CHUNK_BYTES) {

@@ -43,7 +43,7 @@ pub(super) fn run(
             let cluster = NodeCluster::start(&bench.config, Some(*transport), false, Some(depth))?;
             let put = |seconds, measurements| -> anyhow::Result<Run> {
                 let (limit, most) = (Duration::from_secs(seconds), bench.room(&cluster, measurements, SIZE)?);
-                Ok(put_for(cluster.client(), &Load { size: SIZE, depth, limit, most }, stop)?.0)
+                Ok(put_for(cluster.client(), &Load { size: SIZE, redundancy: None, depth, limit, most }, stop)?.0)
             };
             // A first, short run teaches the rates, which are measured and not configured.
             put(1, 2)?;

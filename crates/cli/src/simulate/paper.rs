@@ -10,6 +10,7 @@ use sim::perf::{LATE_FRAMES, Quirks, STAGGERED_START, cores};
 use super::cells::{find, with_interval};
 use super::choosy;
 use super::messenger;
+use super::parity;
 use super::plot::{Axis, Bar, Drawn, Group, Series, Words, bars, grouped, lines};
 use super::progress::Progress;
 use super::report::{Report, make_place};
@@ -26,6 +27,7 @@ const POINTS: usize = 1_200;
 enum RowJson {
     Cell(Box<CellJson>),
     Messenger(Box<messenger::Row>),
+    Parity(Box<parity::Row>),
 }
 
 /// One cell as JSON.
@@ -97,6 +99,7 @@ pub(super) fn run(args: &PaperArgs) -> anyhow::Result<()> {
     progress.end();
     let took = begin.elapsed().as_secs_f64();
     let figures = messenger::rows(&args.only, args.seeds);
+    let of_parity = parity::rows(&args.only)?;
     let cells = exhibits.iter().flat_map(|e| {
         e.cells().into_iter().filter_map(|cell| Some(as_json(*e, find(&measured, cell)?, &measured, args.seeds)))
     });
@@ -104,6 +107,7 @@ pub(super) fn run(args: &PaperArgs) -> anyhow::Result<()> {
     if !args.report.json {
         show(&exhibits, &measured, args.seeds, took)?;
         messenger::show(&figures)?;
+        parity::show(&of_parity)?;
     }
     let page = args.report.out.as_ref().map(|directory| {
         let mut report = Report::new("The paper's tables and figures, simulated again");
@@ -111,11 +115,13 @@ pub(super) fn run(args: &PaperArgs) -> anyhow::Result<()> {
             fill(&mut report, &exhibits, &measured, args)?;
         }
         messenger::fill(&mut report, &figures);
+        parity::fill(&mut report, &of_parity);
         anyhow::Ok((directory, report))
     });
     let page = page.transpose()?;
     let figures = figures.into_iter().flat_map(|(_, rows)| rows).map(|row| RowJson::Messenger(Box::new(row)));
-    let cells: Vec<RowJson> = cells.into_iter().chain(figures).collect();
+    let of_parity = of_parity.into_iter().map(|row| RowJson::Parity(Box::new(row)));
+    let cells: Vec<RowJson> = cells.into_iter().chain(figures).chain(of_parity).collect();
     if args.report.json {
         json(&cells)?;
     }
@@ -162,7 +168,8 @@ const fn exhibit(arg: ExhibitArg) -> Option<Exhibit> {
         ExhibitArg::MessengerFig10
         | ExhibitArg::MessengerFig11
         | ExhibitArg::MessengerFig12
-        | ExhibitArg::MessengerFig13 => return None,
+        | ExhibitArg::MessengerFig13
+        | ExhibitArg::ParityFig9 => return None,
     })
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use protocol::aggregator::{self, Aggregator};
 use protocol::id::{NodeId, OpId};
 use protocol::machine::{Completion, Deadline, Destination, Input, Machine, Output};
 use protocol::map::MemberSet;
@@ -49,7 +50,7 @@ const RUN: u32 = SOURCES - 1;
 /// How often in turn a node may want to be woken at once.
 const RESTLESS: u32 = 1_000;
 
-/// What happens at a moment. Numbers of nodes: targets first, initiators behind them.
+/// What happens at a moment. Numbers of nodes: targets first, initiators behind them, then the lanes of aggregators.
 #[derive(Clone)]
 pub(super) enum Event<W, N> {
     /// A node's deadline.
@@ -112,11 +113,13 @@ pub(super) struct Driver<'a, M: MachineSet, F: Fabric> {
     pub(super) now: u64,
     targets: Vec<M::Target>,
     initiators: Vec<M::Initiator>,
+    aggregators: Vec<Aggregator>,
     nodes: Vec<Node>,
     disks: Vec<Disk>,
     /// What machines want done, and what is done at once: kept so that nothing is allocated for each event.
     of_target: VecDeque<Output<<M::Target as Machine>::Event>>,
     of_initiator: VecDeque<Output<<M::Initiator as Machine>::Event>>,
+    of_aggregator: VecDeque<Output<aggregator::Event>>,
     at_once: Vec<(OpId, Completion)>,
     upcoming: Vec<usize>,
     finished: Vec<Finished>,
@@ -158,8 +161,8 @@ pub(super) fn run_on(setup: &Setup, threads: usize, progress: Progress<'_>) -> R
             let maps = Maps::new(map, next);
             let machines = Products::new(setup, profile, &maps, &seeds);
             let fabric = |nodes: &[u32]| Switch::new(setup, profile, nodes, &seeds.fork(6));
-            // What all targets hold is known in one place.
-            let threads = if profile.loss.is_some() { 1 } else { threads };
+            // What all targets hold is known in one place, and an aggregator has to do with all.
+            let threads = if profile.loss.is_some() || profile.aggregators > 0 { 1 } else { threads };
             Ok(run_parts(setup, &maps, &machines, threads, fabric, progress))
         }
     }
@@ -186,9 +189,12 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
         let (conditions, seeds) = (Conditions::of(&setup.machines), Rng::new(setup.seed));
         let nodes = parts.nodes(part);
         let (targets, initiators) = nodes.split_at(nodes.partition_point(|node| *node < setup.targets));
+        let (initiators, lanes) =
+            initiators.split_at(initiators.partition_point(|node| *node < setup.targets + setup.initiators));
         Self {
             targets: targets.iter().map(|n| machines.target(*n)).collect(),
             initiators: initiators.iter().map(|node| machines.initiator(node - setup.targets)).collect(),
+            aggregators: if lanes.is_empty() { Vec::new() } else { machines.aggregators() },
             nodes: nodes.iter().map(|node| Node::new(*node, &seeds, conditions.drift_ppm)).collect(),
             disks: targets.iter().map(|n| setup.disk_of(*n)).collect(),
             own_targets: targets.len(),
@@ -206,6 +212,7 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
             now: 0,
             of_target: VecDeque::new(),
             of_initiator: VecDeque::new(),
+            of_aggregator: VecDeque::new(),
             at_once: Vec::new(),
             upcoming: Vec::new(),
             finished: Vec::new(),
@@ -260,7 +267,8 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
     fn begin_requests(&mut self) {
         let stagger = self.conditions.stagger.as_nanos();
         let parts = self.parts;
-        for node in parts.nodes(self.part).iter().filter(|node| **node >= self.setup.targets) {
+        let initiators = self.setup.targets..self.setup.targets + self.setup.initiators;
+        for node in parts.nodes(self.part).iter().filter(|node| initiators.contains(node)) {
             let n = node - self.setup.targets;
             match self.setup.load {
                 Load::Closed { depth } => {
@@ -414,7 +422,12 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
 
     /// The index of a node.
     pub(super) fn index(&self, node: NodeId) -> u32 {
-        if node.is_initiator() { node.0 - NodeId::FIRST_INITIATOR + self.setup.targets } else { node.0 }
+        match node.0.checked_sub(NodeId::FIRST_INITIATOR) {
+            Some(initiator) => initiator + self.setup.targets,
+            // An aggregator's number comes after that of the last target.
+            None if node.0 >= self.setup.targets => node.0 + self.setup.initiators,
+            None => node.0,
+        }
     }
 
     /// Something comes to a destination: `happens` to those of its nodes that are this part's. A multicast counts as one
@@ -541,7 +554,7 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
         let (now, cpu, processor) = (self.now, &self.conditions.cpu, &mut node.processor);
         let at = match &arrived {
             Arrived::Control(_) => processor.work(now, cpu.takes(None)),
-            Arrived::Payload(_, bytes) => {
+            Arrived::Payload(_, bytes, _) => {
                 let bytes = u64::from(*bytes);
                 self.measures.count.payload_bytes += bytes;
                 if bytes <= self.conditions.datagram {

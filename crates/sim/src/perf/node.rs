@@ -23,6 +23,24 @@ pub(super) fn payload(size: u32) -> Bytes {
     Bytes::from_static(&ZEROS[..size as usize])
 }
 
+/// Where in a piece of a coded chunk its number is, which is all that machines read of payload.
+const NUMBER: usize = 1;
+
+/// The beginning of a piece of a coded chunk, or all of it.
+pub(super) fn piece(size: u32, number: u8) -> Bytes {
+    if number == 0 || (size as usize) <= NUMBER {
+        return payload(size);
+    }
+    let mut bytes = vec![0; size as usize];
+    bytes[NUMBER] = number;
+    bytes.into()
+}
+
+/// The number of the piece that begins so.
+pub(super) fn number(payload: &[u8]) -> u8 {
+    payload.get(NUMBER).copied().unwrap_or(0)
+}
+
 /// A node beside its machine. What nearly all events need comes first and lies together: in a large cluster it is in no
 /// cache.
 #[derive(Debug)]
@@ -96,11 +114,12 @@ pub(super) struct Life {
     pub(super) is_down: bool,
 }
 
-/// What reaches a node. Small, because most events carry one: of payload only how many bytes it has.
+/// What reaches a node. Small, because most events carry one: of payload only how many bytes it has, and the number in the beginning of
+/// a piece.
 #[derive(Clone, Debug)]
 pub(super) enum Arrived {
     Control(Bytes),
-    Payload(DataHeader, u32),
+    Payload(DataHeader, u32, u8),
     Done(OpId, Box<Completion>),
     /// A deadline.
     Wake,
@@ -111,7 +130,7 @@ impl Arrived {
     pub(super) fn input<R>(self, arrived: Instant) -> Input<R> {
         match self {
             Self::Control(bytes) => Input::Datagram { bytes, arrived },
-            Self::Payload(header, bytes) => Input::Payload { header, payload: payload(bytes), arrived },
+            Self::Payload(header, bytes, number) => Input::Payload { header, payload: piece(bytes, number), arrived },
             Self::Done(op, completion) => Input::Done { op, completion: *completion },
             Self::Wake => Input::Wake,
         }

@@ -14,7 +14,7 @@ mod paper;
 mod product;
 
 use self::paper::{ChoiceName, PlacementName, QuirkName};
-use self::product::{GetChoiceName, LostName, ProfileName};
+use self::product::{CodeName, GetChoiceName, LostName, ProfileName};
 
 /// A number of bytes, written `16KiB`.
 #[derive(Clone, Copy, Debug)]
@@ -96,6 +96,9 @@ struct File {
     lose_at: Option<Time>,
     lost_chunks: Option<u32>,
     census_interval: Option<Time>,
+    code: Option<CodeName>,
+    aggregators: Option<u32>,
+    aggregator_lanes: Option<u32>,
 }
 
 /// A protocol by its name: one of the papers' or of their rivals, one of the product's, or both.
@@ -388,6 +391,11 @@ impl File {
         if !group.is_multiple_of(copies) {
             return Err(("group", format!("group = {group}: a multiple of the {copies} copies is possible")));
         }
+        let product = if let Machines::Product(profile) = &machines { Some(profile) } else { None };
+        let pieces = product.and_then(|profile| profile.code).map_or(0, |code| code.fragments() as u32);
+        within("group", group, copies.max(pieces), protocol::limits::GROUP_MEMBERS as u32)?;
+        // Aggregators pass on what has begun to arrive.
+        let is_framed = matches!(self.mode, Some(ModeName::Frame)) || product.is_some_and(|p| p.aggregators > 0);
         let times = within("slow_times", self.slow_times.unwrap_or(10), 1, 10_000)?;
         let slow = Slow { one_in: self.slow_one_in.unwrap_or(0), times };
         let setup = Setup {
@@ -396,7 +404,7 @@ impl File {
             sizes: self.sizes()?,
             slow,
             warm_up: self.warm_up.map_or(Span::ZERO, |time| time.0),
-            mode: if matches!(self.mode, Some(ModeName::Frame)) { Mode::Frame } else { Mode::Transfer },
+            mode: if is_framed { Mode::Frame } else { Mode::Transfer },
             seed: self.seed.unwrap_or(1),
             ..Setup::new(machines, initiators, 1, length)
         };

@@ -30,8 +30,7 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
     pub(super) fn effect(&mut self, node: u32, op: OpId, effect: Effect) {
         match effect {
             Effect::Lookup { id, .. } => {
-                let size = self.machines.found(&id, NodeId(node));
-                self.at_once.push((op, Completion::Found(size.map(|size| Held { id, size }))));
+                self.at_once.push((op, Completion::Found(self.machines.found(&id, NodeId(node)))));
             }
             Effect::Write { id, pieces, .. } => {
                 let (slot, life) = (self.slot(node), self.node(node).life.number);
@@ -55,7 +54,7 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
                 self.at_once.push((op, Completion::Discarded { dropped: 0, bytes: 0, result: Ok(()) }));
             }
             Effect::Read { id } => match self.machines.found(&id, NodeId(node)) {
-                Some(size) => {
+                Some(Held { size, .. }) => {
                     let (slot, now) = (self.slot(node), self.now);
                     self.machines.stock().into_iter().for_each(|stock| stock.reads(&id, now));
                     self.disks[slot].read(op, payload(size));

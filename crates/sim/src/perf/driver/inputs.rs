@@ -1,5 +1,6 @@
 //! What machines are given, and what they want done then.
 
+use protocol::aggregator;
 use protocol::machine::{Effect, Input, Machine, Output};
 use protocol::time::Instant;
 
@@ -14,9 +15,27 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
         let at = if at == self.now { now } else { clock.local(at) };
         match slot.checked_sub(self.own_targets) {
             None => self.give_target(slot, now, arrived.input(at)),
-            Some(n) => self.give_initiator(n, now, arrived.input(at)),
+            Some(n) if n < self.initiators.len() => self.give_initiator(n, now, arrived.input(at)),
+            Some(n) => return self.aggregate(node, n, now, arrived.input(at)),
         }
         self.drain(node);
+    }
+
+    /// An aggregator is given something. It has no disk and reports nothing that is measured.
+    fn aggregate(&mut self, node: u32, slot: usize, now: Instant, input: Input<aggregator::Request>) {
+        let lane = slot - self.initiators.len();
+        let each = self.setup.product().map_or(1, |profile| profile.lanes.max(1)) as usize;
+        let Some(aggregator) = self.aggregators.get_mut(lane / each) else { return };
+        core::mem::swap(aggregator.outputs(), &mut self.of_aggregator);
+        aggregator.handle_input(now, input);
+        core::mem::swap(aggregator.outputs(), &mut self.of_aggregator);
+        let deadline = aggregator.next_deadline();
+        while let Some(output) = self.of_aggregator.pop_front() {
+            if let Output::Transmit(transmit) = output {
+                F::send(self, node, self.addressed(transmit.to), transmit.body);
+            }
+        }
+        self.arm(node, deadline);
     }
 
     pub(super) fn give_target(&mut self, slot: usize, now: Instant, input: Input<<M::Target as Machine>::Request>) {

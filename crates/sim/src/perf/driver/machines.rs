@@ -1,7 +1,8 @@
 //! The machines that a run can drive: the papers', and the product's own.
 
+use protocol::aggregator::Aggregator;
 use protocol::id::{ChunkId, NodeId};
-use protocol::machine::Machine;
+use protocol::machine::{Held, Machine};
 use protocol::map::ClusterMap;
 use protocol::rng::Rng;
 
@@ -27,6 +28,11 @@ pub(in crate::perf) trait MachineSet: Clone + Send {
     /// Target `n` as it starts.
     fn target(&self, n: u32) -> Self::Target;
 
+    /// The aggregators, if there are any.
+    fn aggregators(&self) -> Vec<Aggregator> {
+        Vec::new()
+    }
+
     /// The next request of an initiator; `rng` is its own.
     fn request(&mut self, n: u32, now: u64, rng: &mut Rng) -> <Self::Initiator as Machine>::Request;
 
@@ -45,8 +51,8 @@ pub(in crate::perf) trait MachineSet: Clone + Send {
     /// See [`Self::map_for_initiator`].
     fn map_for_target(map: &ClusterMap) -> <Self::Target as Machine>::Request;
 
-    /// The size of a chunk if it is on a target's disk.
-    fn found(&self, id: &ChunkId, on: NodeId) -> Option<u32>;
+    /// What of a chunk is on a target's disk: a copy, or a piece.
+    fn found(&self, id: &ChunkId, on: NodeId) -> Option<Held>;
 
     /// A chunk is on a target's disk, which an initiator's part should know.
     fn stored(&mut self, id: &ChunkId, size: u32, on: NodeId) -> Option<(Self::Notice, NodeId)>;

@@ -70,7 +70,11 @@ pub(super) fn first(setup: &Setup) -> Result<ClusterMap, String> {
     let entry = |n| TargetEntry { id: NodeId(n), domain: domain(n), capacity: 1 << 40 };
     let entries = (0..setup.targets).map(entry).collect();
     let cells = (setup.group / copies) as usize;
-    ClusterMap::new(ClusterId(1), Epoch(1), copies as u8, cells, entries).map_err(|error| error.to_string())
+    let map =
+        ClusterMap::new(ClusterId(1), Epoch(1), copies as u8, cells, entries).map_err(|error| error.to_string())?;
+    let lanes = setup.product().map_or(1, |profile| profile.lanes.max(1));
+    let aggregators = 0..setup.product().map_or(0, |profile| profile.aggregators);
+    Ok(map.with_aggregators(aggregators.map(|n| NodeId(setup.targets + n * lanes))))
 }
 
 /// The map after a loss.

@@ -190,7 +190,7 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
             disks: self.disks.iter().map(|disk| disk.worked(now)).sum(),
             scheduled: self.disks.iter().map(|disk| disk.work.min(measured)).sum(),
             targets: work(targets),
-            initiators: work(initiators),
+            initiators: work(&initiators[..self.initiators.len()]),
             bytes: self.disks.iter().map(|disk| disk.bytes).collect(),
         };
         measures.stopped = core::mem::take(&mut measures.count);
@@ -284,7 +284,7 @@ pub(super) fn outcome<M: MachineSet, F: Fabric>(setup: &Setup, mut drivers: Vec<
     let stock = drivers.first_mut().and_then(|driver| driver.machines.stock().cloned());
     let crashes = drivers.iter().map(|driver| driver.crashed).max().unwrap_or(0);
     let events = drivers.iter().map(|driver| driver.events).sum();
-    let all = 0..setup.targets + setup.initiators;
+    let all = 0..setup.nodes();
     let node = |node: u32| drivers.iter().find(|d| d.is_own(node)).map_or(0, |d| d.nodes[d.slot(node)].digest);
     let digest =
         all.map(node).fold(0_u64, |digest, node| (digest.rotate_left(29) ^ node).wrapping_mul(0x9e37_79b9_7f4a_7c15));

@@ -35,14 +35,14 @@ struct NodeLocation {
 #[derive(Debug)]
 pub(in crate::perf) struct Parts {
     locations: Vec<NodeLocation>,
-    /// The nodes of each part: targets in their order, then initiators.
+    /// The nodes of each part: targets in their order, then initiators, then the lanes of aggregators, which are in the first.
     nodes: Vec<Vec<u32>>,
 }
 
 impl Parts {
     /// Cuts a cluster into at most so many parts. The targets of a group are in one as far as that can be.
     pub(super) fn of(setup: &Setup, map: &ClusterMap, most: usize) -> Self {
-        let all = setup.targets + setup.initiators;
+        let all = setup.nodes();
         let count = most.clamp(1, PARTS).min((all / NODES).max(1) as usize);
         let cells = &map.placement().layout().cells;
         let mut part = vec![0; all as usize];

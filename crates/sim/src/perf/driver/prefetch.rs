@@ -18,7 +18,7 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
         let of_node = |sum, slot: usize| {
             let of_machine = match slot.checked_sub(self.own_targets) {
                 None => Machine::prefetch(&self.targets[slot]),
-                Some(n) => Machine::prefetch(&self.initiators[n]),
+                Some(n) => self.initiators.get(n).map_or(0, Machine::prefetch),
             };
             sum ^ of_machine ^ self.nodes[slot].prefetch() ^ self.fabric.prefetch(slot)
         };

@@ -1,10 +1,12 @@
 //! The keys of the product's own machines.
 
+use erasure::Code;
 use paper::Protocol;
 use protocol::config::{Config, GetChoice};
 use protocol::time::Span;
 use protocol::transport::{Selection, Transport};
 use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
 
 use super::super::setup::profile::{Crashes, Profile, per_datagram};
 use super::super::setup::repair::{Loss, Lost};
@@ -30,6 +32,17 @@ pub(super) enum GetChoiceName {
     Best,
 }
 
+/// A code, written `4+2`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CodeName(pub(super) Code);
+
+impl<'de> Deserialize<'de> for CodeName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        name.parse().map(Self).map_err(|error| D::Error::custom(format!("code {name:?}: {error}")))
+    }
+}
+
 /// What is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -44,7 +57,18 @@ impl File {
         let (copies, link, disk) = (self.copies()?, self.link()?, self.disk()?);
         let machines = self.config_of_product(link)?;
         let skew = within("zipf", self.zipf.unwrap_or(0.0), 0.0, 4.0)? * 100.0;
+        let code = self.code.map(|CodeName(code)| code);
+        if code.is_some() && self.reads_percent.is_some_and(|reads| reads > 0) {
+            return Err(("reads_percent", "reads_percent: only puts are simulated with a code".to_owned()));
+        }
+        let aggregators = within("aggregators", self.aggregators.unwrap_or(0), 0, 1_000)?;
+        if code.is_none() && aggregators > 0 {
+            return Err(("aggregators", "aggregators: say which code they compute, too".to_owned()));
+        }
         Ok(Profile {
+            code,
+            aggregators,
+            lanes: within("aggregator_lanes", self.aggregator_lanes.unwrap_or(4), 1, 64)?,
             copies,
             link,
             disk,
@@ -193,6 +217,9 @@ impl File {
             ("lose_at", self.lose_at.is_some()),
             ("lost_chunks", self.lost_chunks.is_some()),
             ("census_interval", self.census_interval.is_some()),
+            ("code", self.code.is_some()),
+            ("aggregators", self.aggregators.is_some()),
+            ("aggregator_lanes", self.aggregator_lanes.is_some()),
         ];
         let paper = [
             ("disk_queue", self.disk_queue.is_some()),

@@ -5,6 +5,7 @@
 //! messages and payload cost processor time, writes share a sync. What is idealised: links are equally fast, a switch
 //! passes on what begins to arrive, and messages are charged for their tag instead of computing it.
 
+use erasure::Code;
 use hdrhistogram::Histogram;
 use protocol::config::Config;
 use protocol::time::Span;
@@ -25,6 +26,12 @@ pub struct Profile {
     pub config: Config,
     /// Copies of a chunk.
     pub copies: u8,
+    /// What chunks are kept as in place of copies.
+    pub code: Option<Code>,
+    /// Aggregators, and how many times as much as others' ports theirs carry.
+    pub aggregators: u32,
+    /// See `aggregators`.
+    pub lanes: u32,
     /// Bits per second of a port, each direction.
     pub link: u64,
     /// From port to port.
@@ -90,6 +97,11 @@ impl Profile {
         self.loss.is_some() && self.config.census_interval > Span::ZERO
     }
 
+    /// Bytes on disks for each byte that is put.
+    pub(in crate::perf) fn stored_per_byte(&self) -> f64 {
+        self.code.map_or(f64::from(self.copies), |code| code.fragments() as f64 / code.data() as f64)
+    }
+
     /// How the protocol is called; Replicast otherwise than the paper's.
     #[must_use]
     pub fn name(&self) -> String {
@@ -99,9 +111,10 @@ impl Profile {
     /// Upper bounds in requests per second, whose parts are the shares of this profile.
     pub(in crate::perf) fn bounds(&self, setup: &Setup) -> Bounds {
         let (gets, puts) = (f64::from(self.reads) / 100.0, 1.0 - f64::from(self.reads) / 100.0);
-        let (copies, size) = (f64::from(self.copies), setup.mean_size());
+        let (copies, size) = (self.stored_per_byte(), setup.mean_size());
         let (targets, initiators) = (f64::from(setup.targets), f64::from(setup.initiators));
-        let sent = if self.config.transport.is_common() { 1.0 } else { copies };
+        let is_once = if self.code.is_some() { self.aggregators > 0 } else { self.config.transport.is_common() };
+        let sent = if is_once { 1.0 } else { copies };
         let link = Self::payload_rate(self.link, self.config.per_datagram) as f64;
         let bytes = |share: f64| (share * size).max(1e-9);
         Bounds {

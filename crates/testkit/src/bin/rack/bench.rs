@@ -4,16 +4,15 @@ use std::collections::BTreeMap;
 
 use anyhow::ensure;
 use clap::Args;
+use protocol::redundancy::Redundancy;
 use protocol::transport::Transport;
 use serde::Serialize;
-use testkit::Cluster;
+use testkit::{Cluster, Plan, SWITCH_CABLES};
 
 use crate::RackArgs;
 use crate::figures::{Counters, machine_load, median, table};
 use crate::load::{self, Load, Outcome};
 
-/// Copies of a chunk.
-const COPIES: f64 = 3.0;
 /// What a slow server has of the rate of the others.
 const SLOW: u32 = 10;
 /// Datagrams of a thousand that a lossy cable loses.
@@ -27,6 +26,10 @@ pub(crate) struct BenchArgs {
     /// Transports to compare.
     #[arg(long, value_name = "TRANSPORT,TRANSPORT", value_delimiter = ',', default_values_t = Transport::NAMED.map(|named| named.transport))]
     transports: Vec<Transport>,
+    /// How chunks are kept: numbers of copies, or codes of data and parity as 4+2. Each code is measured where the gateway sends all
+    /// pieces, and where a switch computes the parity.
+    #[arg(long, value_name = "N|K+M,N|K+M", value_delimiter = ',', default_values_t = [Redundancy::Copies(3)])]
+    redundancy: Vec<Redundancy>,
     /// Numbers of gateways to load it from.
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [1, 3], value_parser = clap::value_parser!(u8).range(1..=9))]
     gateways: Vec<u8>,
@@ -107,6 +110,9 @@ struct Row {
     gateways: u8,
     condition: Condition,
     transport: String,
+    redundancy: String,
+    /// Whether a switch computed the parity.
+    aggregator: bool,
     put_mb_per_s: f64,
     /// Of the bound that the cables set, 0 to 1.
     put_of_bound: f64,
@@ -133,15 +139,41 @@ struct Row {
     get_runs: Vec<f64>,
 }
 
-/// What the cables can carry, payload in MB/s (10^6 bytes): every byte that is put leaves a gateway once (by multicast) or
-/// once for each copy, and reaches as many targets as there are copies; every byte that is got leaves one target and
-/// reaches one gateway. Where one server is slow, it takes part as far as it can. Headers are not taken off.
-fn bounds(args: &RackArgs, gateways: u8, condition: Condition, transport: Transport) -> (f64, f64) {
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Case {
+    gateways: u8,
+    condition: Condition,
+    transport: usize,
+    redundancy: usize,
+    aggregator: bool,
+}
+
+impl Case {
+    fn transport(&self, args: &BenchArgs) -> Transport {
+        args.transports[self.transport]
+    }
+
+    fn redundancy(&self, args: &BenchArgs) -> Redundancy {
+        args.redundancy[self.redundancy]
+    }
+}
+
+/// What the cables can carry, payload in MB/s (10^6 bytes): every byte that is put leaves a gateway once (by multicast, or of a code
+/// where a switch computes the parity), or once for each copy, or with the parity; and reaches targets as often as it is kept; every byte
+/// that is got leaves one target and reaches one gateway. Where one server is slow, it takes part as far as it can. Headers are not taken off.
+fn bounds(args: &RackArgs, case: Case, transport: Transport, redundancy: Redundancy) -> (f64, f64) {
+    let Case { gateways, condition, aggregator, .. } = case;
     let link = f64::from(args.rate) / 8.0;
     let lost = if condition == Condition::Slow { 1.0 - 1.0 / f64::from(SLOW) } else { 0.0 };
     let (initiators, targets) = (f64::from(gateways) * link, (f64::from(args.targets) - lost) * link);
-    let sent = if transport.is_common() { 1.0 } else { COPIES };
-    (f64::min(initiators / sent, targets / COPIES), f64::min(initiators, targets))
+    let (kept, is_once) = match redundancy {
+        Redundancy::Copies(copies) => (f64::from(copies), transport.is_common()),
+        Redundancy::Code(code) => (code.fragments() as f64 / code.data() as f64, aggregator),
+    };
+    let sent = if is_once { 1.0 } else { kept };
+    let switch = if aggregator { link * f64::from(SWITCH_CABLES) / kept } else { f64::INFINITY };
+    ((initiators / sent).min(targets / kept).min(switch), f64::min(initiators, targets))
 }
 
 /// Runs `rack bench`.
@@ -149,22 +181,30 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let most = args.gateways.iter().copied().max().unwrap_or(1);
     ensure!((1..=1_024).contains(&args.depth), "--depth {}: choose 1 to 1024", args.depth);
     let before = machine_load();
-    let mut cluster = args.rack.start(most.into())?;
-    let mut runs: BTreeMap<(u8, Condition, usize), Vec<Outcome>> = BTreeMap::new();
+    let is_coded = |redundancy: &Redundancy| matches!(redundancy, Redundancy::Code(_));
+    let switches = usize::from(args.redundancy.iter().any(is_coded));
+    // Each piece wants a failure domain of its own.
+    let pieces = args.redundancy.iter().map(|redundancy| redundancy.pieces()).max().unwrap_or(0);
+    let plan = args.rack.plan(most.into())?;
+    let group_cells = plan.group_cells.max(pieces.div_ceil(3));
+    let mut cluster = args.rack.start_as(Plan { switches, group_cells, ..plan })?;
+    let mut runs: BTreeMap<Case, Vec<Outcome>> = BTreeMap::new();
     for round in 1..=args.repeat {
         for gateways in &args.gateways {
-            for (n, transport) in args.transports.iter().copied().enumerate() {
-                cluster.start_anew()?;
-                for condition in &args.conditions {
-                    eprintln!("round {round}: {gateways} gateways, {}, {transport}", condition.name());
-                    let outcome = one(&cluster, args, *gateways, *condition, transport)?;
-                    runs.entry((*gateways, *condition, n)).or_default().push(outcome);
+            for (transport, redundancy, aggregator) in ways(args) {
+                cluster.start_anew_with(aggregator)?;
+                for condition in args.conditions.iter().copied() {
+                    let case = Case { gateways: *gateways, condition, transport, redundancy, aggregator };
+                    let (transport, kept) = (case.transport(args), kept(case.redundancy(args), aggregator));
+                    eprintln!("round {round}: {gateways} gateways, {}, {transport}, {kept}", condition.name());
+                    runs.entry(case).or_default().push(one(&cluster, args, case)?);
                 }
             }
         }
     }
-    let rows =
-        runs.iter().map(|(case, outcomes)| row(args, *case, outcomes, runs.get(&(case.0, Condition::Even, case.2))));
+    let rows = runs
+        .iter()
+        .map(|(case, outcomes)| row(args, *case, outcomes, runs.get(&Case { condition: Condition::Even, ..*case })));
     let report = Report {
         targets: args.rack.targets,
         rate_mbit: args.rack.rate,
@@ -186,27 +226,38 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn one(
-    cluster: &Cluster,
-    args: &BenchArgs,
-    gateways: u8,
-    condition: Condition,
-    transport: Transport,
-) -> anyhow::Result<Outcome> {
+/// Transports, what is kept how, and whether there is a switch: codes also with one.
+fn ways(args: &BenchArgs) -> impl Iterator<Item = (usize, usize, bool)> {
+    let all =
+        (0..args.transports.len()).flat_map(|transport| (0..args.redundancy.len()).map(move |kept| (transport, kept)));
+    all.flat_map(|(transport, kept)| {
+        let with = matches!(args.redundancy[kept], Redundancy::Code(_)).then_some((transport, kept, true));
+        [(transport, kept, false)].into_iter().chain(with)
+    })
+}
+
+/// In a table.
+fn kept(redundancy: impl std::fmt::Display, aggregator: bool) -> String {
+    format!("{redundancy}{}", if aggregator { ", switch" } else { "" })
+}
+
+fn one(cluster: &Cluster, args: &BenchArgs, case: Case) -> anyhow::Result<Outcome> {
+    let Case { gateways, condition, .. } = case;
+    let (transport, redundancy) = (case.transport(args), case.redundancy(args));
     let targets = usize::from(args.rack.targets);
     let host = cluster.host_of(targets);
     condition.begin(cluster, host, args.rack.rate)?;
-    let load =
-        Load { transport, gateways: gateways.into(), seconds: args.seconds, depth: args.depth, chunk: args.chunk };
+    let BenchArgs { seconds, depth, chunk, .. } = *args;
+    let load = Load { transport, redundancy, gateways: gateways.into(), seconds, depth, chunk };
     let outcome = load::run(cluster, targets, load);
     condition.end(cluster, host, args.rack.rate)?;
     outcome
 }
 
-fn row(args: &BenchArgs, case: (u8, Condition, usize), runs: &[Outcome], even: Option<&Vec<Outcome>>) -> Row {
-    let (gateways, condition, n) = case;
-    let transport = args.transports[n];
-    let (put_bound, get_bound) = bounds(&args.rack, gateways, condition, transport);
+fn row(args: &BenchArgs, case: Case, runs: &[Outcome], even: Option<&Vec<Outcome>>) -> Row {
+    let Case { gateways, condition, aggregator, .. } = case;
+    let (transport, redundancy) = (case.transport(args), case.redundancy(args));
+    let (put_bound, get_bound) = bounds(&args.rack, case, transport, redundancy);
     let of = |figure: fn(&Outcome) -> f64| median(runs.iter().map(figure));
     // Round by round, so that what the machine did meanwhile counts for both.
     let of_even = |figure: fn(&Outcome) -> f64| {
@@ -222,6 +273,8 @@ fn row(args: &BenchArgs, case: (u8, Condition, usize), runs: &[Outcome], even: O
         gateways,
         condition,
         transport: transport.to_string(),
+        redundancy: redundancy.to_string(),
+        aggregator,
         put_mb_per_s: put,
         put_of_bound: put / put_bound,
         put_of_links: put / (f64::from(gateways) * f64::from(args.rack.rate) / 8.0),
@@ -264,6 +317,7 @@ fn print(report: &Report) {
         vec![
             format!("{} from {}", row.condition.name(), row.gateways),
             row.transport.clone(),
+            kept(&row.redundancy, row.aggregator),
             format!("{:.1}", row.put_mb_per_s),
             format!("{:.2}", row.put_of_links),
             format!("{:.2}", row.put_of_bound),
@@ -282,6 +336,7 @@ fn print(report: &Report) {
         &[
             "servers, gateways",
             "transport",
+            "kept as",
             "put MB/s",
             "of links",
             "of bound",
@@ -297,12 +352,18 @@ fn print(report: &Report) {
         ],
         report.rows.iter().map(cells).collect(),
     );
+    print_windows(&report.rows);
+}
+
+/// How far transfers kept to what was promised.
+fn print_windows(rows: &[Row]) {
     let ms = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
-    let kept = |row: &Row| {
+    let cells = |row: &Row| {
         let percent = row.overruns_of_windows.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0));
         vec![
             format!("{} from {}", row.condition.name(), row.gateways),
             row.transport.clone(),
+            kept(&row.redundancy, row.aggregator),
             percent,
             ms(row.overrun_p50_ms),
             ms(row.overrun_p99_ms),
@@ -312,7 +373,7 @@ fn print(report: &Report) {
     };
     println!("How windows were kept (ends of buckets, ms):");
     table(
-        &["servers, gateways", "transport", "overrun", "by, p50", "by, p99", "began late by, p50", "p99"],
-        report.rows.iter().map(kept).collect(),
+        &["servers, gateways", "transport", "kept as", "overrun", "by, p50", "by, p99", "began late by, p50", "p99"],
+        rows.iter().map(cells).collect(),
     );
 }

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 use clap::Args;
+use protocol::redundancy::Redundancy;
 use protocol::transport::Transport;
 use serde::Serialize;
 use serde_json::Value;
@@ -74,7 +75,14 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
         for _ in 0..args.repeat {
             cluster.start_anew()?;
             let depth = usize::from(args.depth);
-            let load = Load { transport, gateways: 1, seconds: args.seconds, depth, chunk: CHUNK };
+            let load = Load {
+                transport,
+                redundancy: Redundancy::Copies(3),
+                gateways: 1,
+                seconds: args.seconds,
+                depth,
+                chunk: CHUNK,
+            };
             runs.push(load::run(&cluster, args.rack.targets.into(), load)?.put);
         }
         rows.push(Row {

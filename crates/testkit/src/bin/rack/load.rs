@@ -3,6 +3,7 @@
 use std::process::Stdio;
 
 use anyhow::{Context, ensure};
+use protocol::redundancy::Redundancy;
 use protocol::transport::Transport;
 use serde::Deserialize;
 use testkit::Cluster;
@@ -13,6 +14,8 @@ use crate::figures::Counters;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) transport: Transport,
+    /// How chunks are kept.
+    pub(crate) redundancy: Redundancy,
     /// Hosts that put and get at the same time.
     pub(crate) gateways: usize,
     pub(crate) seconds: u64,
@@ -65,8 +68,9 @@ pub(crate) fn run(cluster: &Cluster, targets: usize, load: Load) -> anyhow::Resu
         (0..load.gateways).map(|host| cluster.rack().traffic(host).map(|(sent, _)| sent)).sum()
     };
     let before = (sent()?, Counters::of(cluster, 1..=targets)?);
-    let values = [load.transport.to_string(), load.seconds.to_string(), load.depth.to_string(), load.chunk.to_string()];
-    let [transport, seconds, depth, chunk] = values.each_ref().map(String::as_str);
+    let numbers = [load.seconds.to_string(), load.depth.to_string(), load.chunk.to_string()];
+    let [seconds, depth, chunk] = numbers.each_ref().map(String::as_str);
+    let (transport, redundancy) = (&*load.transport.to_string(), &*load.redundancy.to_string());
     let words = [
         "bench",
         "--json",
@@ -74,6 +78,8 @@ pub(crate) fn run(cluster: &Cluster, targets: usize, load: Load) -> anyhow::Resu
         "1",
         "--transports",
         transport,
+        "--redundancy",
+        redundancy,
         "--sizes",
         chunk,
         "--seconds",

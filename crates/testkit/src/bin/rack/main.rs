@@ -105,6 +105,8 @@ impl RackArgs {
             targets: self.targets.into(),
             gateways,
             spares: 0,
+            group_cells: 3,
+            switches: 0,
             shape: Shape {
                 mtu: self.mtu,
                 rate_mbit: Some(self.rate),

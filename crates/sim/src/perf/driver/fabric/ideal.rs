@@ -114,7 +114,7 @@ impl Fabric for Ideal {
                 driver.reached(node, Arrived::Control(bytes.clone()));
             }),
             Wire::Payload(to, header, payload) => driver.each(to, of(&header, 2), |driver, node| {
-                driver.reached(node, Arrived::Payload(header, payload.len() as u32));
+                driver.reached(node, Arrived::Payload(header, payload.len() as u32, 0));
             }),
             Wire::Frame(from, to, header, rest) => {
                 driver.happens(from, of(&header, 3));

@@ -7,7 +7,7 @@ use protocol::wire::{DATA_HEADER, DataHeader, TAG};
 
 use super::wire::{Begun, Port, Sent, Train, Uplink, parts};
 use crate::perf::driver::{Driver, Event, Fabric, MachineSet};
-use crate::perf::node::Arrived;
+use crate::perf::node::{Arrived, number};
 use crate::perf::setup::profile::{HEADERS, Profile};
 use crate::perf::setup::{Mode, Setup};
 
@@ -24,6 +24,9 @@ pub(in crate::perf) struct Switch {
     mode: Mode,
     /// Datagrams lost on the way to each receiver, in a million.
     loss_ppm: u64,
+    /// The first aggregator, and how many lanes each has.
+    aggregators: u32,
+    lanes: u32,
 }
 
 /// Tells what is through a port apart from other events.
@@ -61,14 +64,26 @@ impl Switch {
         let per_mib = ((8_u128 << 20) * 1_000_000_000 / u128::from(profile.link.max(1))) as u64;
         Self {
             links: nodes.iter().map(|node| Link::new(losses.fork(u64::from(*node)))).collect(),
-            trains: vec![None; (setup.targets + setup.initiators) as usize],
+            trains: vec![None; setup.nodes() as usize],
             per_mib,
             room: ((u128::from(profile.switch_queue) * u128::from(per_mib)) >> 20) as u64,
             control_first: profile.control_first,
             trip: profile.trip.as_nanos(),
             mode: setup.mode,
             loss_ppm: u64::from(profile.loss_ppm),
+            aggregators: setup.targets + setup.initiators,
+            lanes: profile.lanes.max(1),
         }
+    }
+
+    /// Which of a node's lanes a train leaves by: of those of an aggregator the one that has least to do.
+    fn lane(&self, node: u32, slot: usize) -> (u32, usize) {
+        if node < self.aggregators {
+            return (node, slot);
+        }
+        let least = (0..self.lanes as usize).min_by_key(|lane| self.links[slot + lane].uplink.backlog());
+        let lane = least.unwrap_or(0);
+        (node + lane as u32, slot + lane)
     }
 
     fn wire_time(&self, bytes: u64) -> u64 {
@@ -82,6 +97,9 @@ impl Switch {
     /// Lets a port's queue grow and shrink until now; what it drops for `node` is noted with its train.
     fn advance(&mut self, node: u32, slot: usize, now: u64) {
         let port = &mut self.links[slot].port;
+        if node >= self.aggregators {
+            return port.pass(now);
+        }
         let each = port.advance(now, self.room);
         if each == 0 {
             return;
@@ -176,9 +194,12 @@ impl<M: MachineSet> Driver<'_, M, Switch> {
         let (bytes, per_datagram) = (len as u64, run.per_datagram.max(1));
         let full = (per_datagram as u64).min(bytes);
         let overhead = DATA_HEADER as u64 + HEADERS;
+        let at = (header.offset - run.header.offset) as usize;
+        let number = number(&run.payload[at..]);
         let train = Box::new(Train {
             to,
             header,
+            number,
             len,
             per_datagram,
             datagram: self.fabric.wire_time(full + overhead),
@@ -187,9 +208,9 @@ impl<M: MachineSet> Driver<'_, M, Switch> {
             dropped: Vec::new(),
         });
         let leaves = self.begins_to_leave(node, bytes, full);
-        let slot = self.slot(node);
+        let (lane, slot) = self.fabric.lane(node, self.slot(node));
         let begun = self.fabric.links[slot].uplink.send(leaves, train);
-        self.begun(node, begun);
+        self.begun(lane, begun);
     }
 
     fn begun(&mut self, node: u32, begun: Option<Begun>) {
@@ -269,7 +290,7 @@ impl<M: MachineSet> Driver<'_, M, Switch> {
     fn head(&mut self, from: u32, mut train: Box<Train>) {
         let now = self.now;
         train.reached = now;
-        let (to, header, datagram) = (train.to, train.header, train.datagram);
+        let (to, header, number, datagram) = (train.to, train.header, train.number, train.datagram);
         let first = train.per_datagram.min(train.len) as u32;
         self.fabric.trains[from as usize] = Some(train);
         self.each(to, header.txn.0 ^ 2 << 60, |driver, node| {
@@ -285,7 +306,7 @@ impl<M: MachineSet> Driver<'_, M, Switch> {
             if lost {
                 driver.measures.count.dropped += 1;
             } else {
-                driver.reach(at, node, Arrived::Payload(header, first));
+                driver.reach(at, node, Arrived::Payload(header, first, number));
             }
         });
     }
@@ -328,7 +349,7 @@ impl<M: MachineSet> Driver<'_, M, Switch> {
         let waits = self.waits(at, node);
         parts(len, step, &lost, |from, to| {
             let header = DataHeader { offset: header.offset + from as u32, ..header };
-            self.reach_after(waits, at, node, Arrived::Payload(header, (to - from) as u32));
+            self.reach_after(waits, at, node, Arrived::Payload(header, (to - from) as u32, 0));
         });
     }
 }

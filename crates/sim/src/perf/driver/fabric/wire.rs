@@ -14,6 +14,8 @@ use protocol::wire::DataHeader;
 pub(in crate::perf) struct Train {
     pub(in crate::perf) to: Destination,
     pub(in crate::perf) header: DataHeader,
+    /// The number of the piece, if it is the beginning of one.
+    pub(in crate::perf) number: u8,
     /// Bytes of payload, and of it in a datagram.
     pub(in crate::perf) len: usize,
     pub(in crate::perf) per_datagram: usize,
@@ -96,6 +98,11 @@ impl Uplink {
         Begun { train, start, until }
     }
 
+    /// Trains that wait, and when the one before them is sent: the less, the sooner another is.
+    pub(super) fn backlog(&self) -> (usize, u64) {
+        (self.queue.len(), self.active.map_or(0, |active| active.until))
+    }
+
     pub(super) fn sent(&mut self, now: u64) -> Option<Sent> {
         let active = self.active?;
         if active.until > now {
@@ -129,6 +136,11 @@ impl Port {
     pub(super) const fn prefetch(&self) -> u64 {
         self.at ^ self.through
     }
+    /// Nothing waits here: it is a port of many lanes.
+    pub(super) const fn pass(&mut self, now: u64) {
+        (self.at, self.backlog) = (now, 0);
+    }
+
     /// Lets the queue grow and shrink until `now`. What does not fit into `room` is dropped: the time on the wire of it,
     /// for each of the trains that are arriving.
     pub(super) fn advance(&mut self, now: u64, room: u64) -> u64 {
@@ -219,7 +231,17 @@ mod tests {
     fn train(to: u32, takes: u64, datagram: u64) -> Box<Train> {
         let header = DataHeader { cluster: ClusterId(1), from: NodeId(0), txn: TxnId(1), offset: 0, size: 1 };
         let to = Destination::Node(NodeId(to));
-        Box::new(Train { to, header, len: 1, per_datagram: 1, datagram, takes, reached: 0, dropped: Vec::new() })
+        Box::new(Train {
+            to,
+            header,
+            number: 0,
+            len: 1,
+            per_datagram: 1,
+            datagram,
+            takes,
+            reached: 0,
+            dropped: Vec::new(),
+        })
     }
 
     #[test]

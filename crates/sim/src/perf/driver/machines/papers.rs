@@ -2,7 +2,7 @@
 
 use paper::{Config, Event, Initiator, Members, Request, Target};
 use protocol::id::{ChunkId, NodeId};
-use protocol::machine::Machine;
+use protocol::machine::{Held, Machine};
 use protocol::map::ClusterMap;
 use protocol::rng::Rng;
 
@@ -107,7 +107,7 @@ impl MachineSet for Papers {
         panic!("the papers' maps stay as they are")
     }
 
-    fn found(&self, _: &ChunkId, _: NodeId) -> Option<u32> {
+    fn found(&self, _: &ChunkId, _: NodeId) -> Option<Held> {
         None
     }
 

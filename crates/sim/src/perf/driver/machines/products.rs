@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
+use erasure::Code;
+use protocol::aggregator::{self, Aggregator};
 use protocol::config::Config;
+use protocol::id::coded::{Coded, Header};
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{ChunkPut, Event as InitiatorEvent, Initiator, Request, Stored};
+use protocol::machine::Held;
 use protocol::map::ClusterMap;
 use protocol::rng::Rng;
 use protocol::target::{Event as TargetEvent, Request as TargetRequest, Setup as TargetSetup, Target};
@@ -13,10 +17,19 @@ use protocol::wire::{Message, decode_message};
 use super::workload::{Notice, Workload};
 use crate::perf::driver::maps::Maps;
 use crate::perf::driver::{Driver, Event, FREE, Fabric, MachineSet, Measures};
-use crate::perf::node::payload;
+use crate::perf::node::{payload, piece};
 use crate::perf::setup::profile::Profile;
 use crate::perf::setup::{Load, Setup};
 use crate::perf::stock::Stock;
+
+/// Bytes of parity that an aggregator computes at once, as a daemon does.
+const MEMORY: u64 = 256 << 20;
+
+/// A chunk of zeros in its pieces. (Nothing is computed: machines do not look at payload.)
+fn in_pieces(code: Code, id: ChunkId, size: u32) -> Coded {
+    let size = Header::piece_len(code, size as usize) as u32;
+    Coded { id, pieces: (0..code.fragments() as u8).map(|number| piece(size, number)).collect() }
+}
 
 #[derive(Clone)]
 pub(in crate::perf) struct Products {
@@ -25,6 +38,9 @@ pub(in crate::perf) struct Products {
     workload: Workload,
     /// What may be lost.
     stock: Option<Stock>,
+    /// By what chunks are put in pieces, and what is there for that.
+    code: Option<Code>,
+    lanes: u32,
     /// The seeds of initiators.
     seeds: Rng,
     is_closed: bool,
@@ -43,10 +59,12 @@ impl Products {
         });
         Self {
             stock,
+            code: profile.code,
+            lanes: profile.lanes.max(1),
             config: Arc::new(config),
             workload: Workload::new(
                 seeds.fork(3),
-                &setup.sizes,
+                (&setup.sizes, profile.code),
                 (profile.reads, profile.objects, profile.skew),
                 map,
                 setup.initiators,
@@ -75,11 +93,23 @@ impl MachineSet for Products {
         Target::new(own, self.config.clone())
     }
 
+    fn aggregators(&self) -> Vec<Aggregator> {
+        let config = &self.config;
+        let config = Config { link_rate: config.link_rate * u64::from(self.lanes), ..Config::clone(config) };
+        let config = Arc::new(config);
+        let ids = self.map.aggregators().iter();
+        let setup = |id| aggregator::Setup { id, map: self.map.clone(), memory: MEMORY, bug: None };
+        ids.map(|id| Aggregator::new(setup(*id), Arc::clone(&config))).collect()
+    }
+
     fn request(&mut self, n: u32, now: u64, _: &mut Rng) -> Request {
         let wish = self.workload.wish(n, now);
         if wish.is_put {
-            let payload = payload(wish.size);
-            Request::Put { handle: wish.handle, put: ChunkPut::new(wish.id, payload) }
+            let put = match self.code {
+                Some(code) => ChunkPut::coded(in_pieces(code, wish.id, wish.size)),
+                None => ChunkPut::new(wish.id, payload(wish.size)),
+            };
+            Request::Put { handle: wish.handle, put }
         } else {
             Request::Get { handle: wish.handle, id: wish.id, holders: Vec::new() }
         }
@@ -89,9 +119,13 @@ impl MachineSet for Products {
         let (machines, measures) = (&mut driver.machines, &mut driver.measures);
         let (handle, good, rounds) = match event {
             InitiatorEvent::Put { handle, result } => {
+                let least = machines.map.least(None);
                 let is_durable = |stored: &Stored| {
-                    usize::from(stored.copies) >= machines.map.least(None)
-                        && machines.workload.holds(n, handle, &stored.holders)
+                    let is_enough = match machines.code {
+                        Some(code) => stored.holders.len() >= code.fragments(),
+                        None => usize::from(stored.copies) >= least,
+                    };
+                    is_enough && machines.workload.holds(n, handle, &stored.holders)
                 };
                 measures.undurable += u64::from(result.as_ref().is_ok_and(|stored| !is_durable(stored)));
                 (handle, result.is_ok(), result.map_or(0, |stored| stored.rounds))
@@ -164,11 +198,11 @@ impl MachineSet for Products {
         TargetRequest::Map(map.clone())
     }
 
-    fn found(&self, id: &ChunkId, on: NodeId) -> Option<u32> {
+    fn found(&self, id: &ChunkId, on: NodeId) -> Option<Held> {
         if let Some(stock) = &self.stock
             && Stock::names(id)
         {
-            return stock.found(id, on);
+            return stock.found(id, on).map(|size| Held { id: *id, size });
         }
         self.workload.found(id, on)
     }

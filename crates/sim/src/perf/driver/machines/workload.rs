@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use protocol::id::{ChunkId, ChunkKind, NodeId};
+use erasure::Code;
+use protocol::id::{ChunkId, ChunkKind, NodeId, coded};
+use protocol::machine::Held as HeldThere;
 use protocol::map::ClusterMap;
+use protocol::redundancy::Piece;
 use protocol::rng::{Rng, mix};
 use smallvec::SmallVec;
 
@@ -54,7 +57,8 @@ struct Held {
     size: u32,
     /// Whether the put is over: nobody finds the chunk any more, what is asked from then on is only a copy too many.
     is_over: bool,
-    holders: SmallVec<[NodeId; 4]>,
+    /// Who has which piece; copies are all alike.
+    holders: SmallVec<[(NodeId, Piece); 4]>,
 }
 
 /// What the other parts of a run should know.
@@ -76,13 +80,15 @@ pub(in crate::perf) struct Chunk {
 
 impl Chunk {
     /// Its id: the first bytes decide its group.
-    fn id(self) -> ChunkId {
+    fn id(self, code: Option<Code>) -> ChunkId {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&mix(self.number).to_le_bytes());
         bytes[8..16].copy_from_slice(&self.number.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.place.to_le_bytes());
         bytes[20..24].copy_from_slice(&self.initiator.to_le_bytes());
-        ChunkId::from_parts(ChunkKind::Payload, bytes)
+        let Some(code) = code else { return ChunkId::from_parts(ChunkKind::Payload, bytes) };
+        bytes[coded::HASHED] = code.byte();
+        ChunkId::from_parts(ChunkKind::Coded, bytes).whole()
     }
 
     fn of(id: &ChunkId) -> Self {
@@ -96,6 +102,7 @@ impl Chunk {
 #[derive(Clone, Debug)]
 pub(super) struct Workload {
     sizes: Vec<(u32, u32)>,
+    code: Option<Code>,
     reads: u32,
     /// Those that are there from the beginning, and the sums of their weights.
     objects: Arc<[Object]>,
@@ -117,7 +124,7 @@ pub(super) struct Wish {
 impl Workload {
     pub(super) fn new(
         mut rng: Rng,
-        sizes: &[(u32, u32)],
+        (sizes, code): (&[(u32, u32)], Option<Code>),
         (reads, objects, skew): (u32, u32, u32),
         map: &ClusterMap,
         initiators: u32,
@@ -125,7 +132,7 @@ impl Workload {
         let count = if reads == 0 { 0 } else { u64::from(objects.max(1)) };
         let (mut all, mut popularity, mut sum) = (Vec::new(), Vec::new(), 0);
         for number in 0..count {
-            let ranked = map.ranked(&Chunk { number, initiator: 0, place: 0 }.id());
+            let ranked = map.ranked(&Chunk { number, initiator: 0, place: 0 }.id(None));
             let mut domains = Vec::new();
             let mut is_distinct = |target: &NodeId| {
                 let domain = map.domain(*target);
@@ -142,6 +149,7 @@ impl Workload {
         let asking = |n| Asking { rng: rng.fork(u64::from(n)), asked: Vec::new(), free: Vec::new(), puts: 0 };
         Self {
             sizes: sizes.to_vec(),
+            code,
             reads,
             objects: all.into(),
             popularity: popularity.into(),
@@ -170,7 +178,7 @@ impl Workload {
         let asked = &mut asked[place as usize];
         (asked.number, asked.begun, asked.is_put) = (chunk.number, now, is_put);
         asked.holders.clear();
-        Wish { handle: u64::from(place), id: chunk.id(), size, is_put }
+        Wish { handle: u64::from(place), id: chunk.id(self.code.filter(|_| is_put)), size, is_put }
     }
 
     /// A request is over; what all parts of the run should know then.
@@ -196,7 +204,7 @@ impl Workload {
             held.holders.clear();
         }
         if held.number == chunk.number && !held.is_over {
-            held.holders.push(on);
+            held.holders.push((on, id.piece().unwrap_or(Piece(0))));
         }
         Some((Notice::Stored(chunk, on), NodeId(NodeId::FIRST_INITIATOR + chunk.initiator)))
     }
@@ -232,14 +240,16 @@ impl Workload {
         holders.iter().all(|holder| asked.holders.contains(holder))
     }
 
-    /// The size of a chunk if it is durable on a target.
-    pub(super) fn found(&self, id: &ChunkId, on: NodeId) -> Option<u32> {
+    /// What of a chunk is durable on a target.
+    pub(super) fn found(&self, id: &ChunkId, on: NodeId) -> Option<HeldThere> {
         let chunk = Chunk::of(id);
         if let Some(object) = self.objects.get(chunk.number as usize) {
-            return object.holders.contains(&on).then_some(object.size);
+            return object.holders.contains(&on).then_some(HeldThere { id: *id, size: object.size });
         }
         let held = self.held.get(chunk.initiator as usize)?.get(chunk.place as usize)?;
-        (held.number == chunk.number && !held.is_over && held.holders.contains(&on)).then_some(held.size)
+        let (_, piece) = held.holders.iter().find(|(holder, _)| *holder == on)?;
+        let found = HeldThere { id: id.of_piece(*piece), size: held.size };
+        (held.number == chunk.number && !held.is_over).then_some(found)
     }
 
     /// Requests under way that began from `from` until `to`.
@@ -262,7 +272,7 @@ mod tests {
 
     #[test]
     fn gets_follow_the_law_of_zipf() {
-        let mut workload = Workload::new(Rng::new(1), &[(1_000, 1)], (100, 100, 100), &map(), 1);
+        let mut workload = Workload::new(Rng::new(1), (&[(1_000, 1)], None), (100, 100, 100), &map(), 1);
         let mut counts = [0_u64; 100];
         for _ in 0..200_000 {
             let wish = workload.wish(0, 0);
@@ -279,13 +289,13 @@ mod tests {
 
     #[test]
     fn what_is_durable_is_found_there_until_its_put_is_over() {
-        let mut workload = Workload::new(Rng::new(1), &[(1_000, 1)], (50, 10, 0), &map(), 8);
+        let mut workload = Workload::new(Rng::new(1), (&[(1_000, 1)], None), (50, 10, 0), &map(), 8);
         let mut elsewhere = workload.clone();
         let wish = std::iter::repeat_with(|| workload.wish(7, 5)).find(|wish| wish.is_put).unwrap();
         assert_eq!(elsewhere.found(&wish.id, NodeId(4)), None);
         let (notice, to) = elsewhere.stored(&wish.id, 1_000, NodeId(4)).unwrap();
         assert_eq!(to, NodeId(NodeId::FIRST_INITIATOR + 7));
-        let found = |elsewhere: &Workload, on| elsewhere.found(&wish.id, NodeId(on));
+        let found = |elsewhere: &Workload, on| elsewhere.found(&wish.id, NodeId(on)).map(|held| held.size);
         assert_eq!((found(&elsewhere, 4), found(&elsewhere, 5)), (Some(1_000), None));
         assert!(!workload.holds(7, wish.handle, &[NodeId(4)]));
         workload.note(notice);
