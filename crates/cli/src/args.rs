@@ -257,9 +257,14 @@ pub(crate) struct BenchArgs {
     /// Transports to compare [default: all; with --s3 replicast-m].
     #[arg(long, value_delimiter = ',', value_parser = transport())]
     pub(crate) transports: Option<Vec<Transport>>,
-    /// Copies of each chunk, or a code of data and parity as 4+2 [default: as the cluster map says].
-    #[arg(long, value_name = "N|K+M", conflicts_with_all = ["slow_target", "s3", "catalog", "conflicts", "strangers"])]
-    pub(crate) redundancy: Option<Redundancy>,
+    /// How chunks are kept, to compare: numbers of copies, or codes of data and parity as 4+2 [default: as the cluster map says].
+    #[arg(long, value_name = "N|K+M,N|K+M", value_delimiter = ',',
+          conflicts_with_all = ["slow_target", "s3", "catalog", "conflicts", "strangers"])]
+    pub(crate) redundancy: Option<Vec<Redundancy>>,
+    /// Switches that compute the parity of codes, in the cluster made for the benchmark.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=9),
+          conflicts_with_all = ["config", "slow_target", "s3", "catalog", "conflicts", "strangers"])]
+    pub(crate) switches: u8,
     /// Puts or gets in flight, 1 to 1024 [default: 16; with --s3 8, then 32].
     #[arg(long)]
     pub(crate) depth: Option<usize>,

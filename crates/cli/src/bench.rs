@@ -1,6 +1,6 @@
 //! Benchmarks: the machine's ceilings, and what the cluster reaches of them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use crate::args::BenchArgs;
 use crate::local_cluster::{self, Cluster, Shape};
 use crate::node_cluster::NodeCluster;
-use crate::output::{self, json, line, step_bar};
+use crate::output::{self, json, step_bar};
 use crate::process::{Children, cpu_seconds};
 use crate::{running, units, up};
 use room::Put;
@@ -28,6 +28,7 @@ use room::Put;
 mod catalog;
 mod ceiling;
 mod conflicts;
+mod report;
 mod room;
 mod s3;
 mod slow;
@@ -48,8 +49,8 @@ const SAMPLES: usize = 1 << 20;
 #[derive(Debug, Serialize)]
 struct Report {
     ceilings: Ceilings,
-    /// How chunks are kept: a number of copies, or a code.
-    redundancy: String,
+    /// By the cluster map.
+    copies: u8,
     targets: usize,
     depth: usize,
     seconds_each: u64,
@@ -66,13 +67,22 @@ struct Ceilings {
     disk_mb_per_s: f64,
     /// What the raw disk gives of what no cache holds, bytes (10^6) per second.
     disk_read_mb_per_s: f64,
-    /// The most that a put can reach here: the socket, or the disk shared by all copies.
+    /// The most that a put can reach here: the socket, or the disk shared by all copies, as many as the cluster map says.
     put_mb_per_s: f64,
     /// The most that a get can reach here: the socket, or the disk.
     get_mb_per_s: f64,
 }
 
 impl Ceilings {
+    /// The most that a put can reach of what is kept so.
+    fn put(&self, redundancy: Redundancy) -> f64 {
+        if self.disk_mb_per_s > 0.0 {
+            self.socket_mb_per_s.min(self.disk_mb_per_s / room::stored_per_byte(redundancy))
+        } else {
+            self.put_mb_per_s
+        }
+    }
+
     fn max(&self, other: &Self) -> Self {
         Self {
             socket_mb_per_s: self.socket_mb_per_s.max(other.socket_mb_per_s),
@@ -87,6 +97,9 @@ impl Ceilings {
 #[derive(Debug, Serialize)]
 struct Row {
     transport: String,
+    /// How chunks are kept: a number of copies, or a code.
+    #[serde(serialize_with = "in_words")]
+    redundancy: Redundancy,
     multicast: bool,
     size: u64,
     direction: &'static str,
@@ -101,6 +114,47 @@ struct Row {
     rounds: f64,
     /// Of the whole cluster's processes and this one; of this one alone on a cluster that runs elsewhere.
     cpu_s_per_gib: f64,
+    /// The same, by who needed it.
+    cpu_s_per_gib_by_role: Cpu,
+}
+
+fn in_words<S: serde::Serializer>(redundancy: &Redundancy, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(redundancy)
+}
+
+/// CPU seconds, by who needed them.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Cpu {
+    /// This process, which does what a gateway does below S3, and gateways.
+    initiator: f64,
+    /// Of a cluster that was made for the benchmark.
+    targets: f64,
+    /// See `targets`.
+    switches: f64,
+}
+
+impl Cpu {
+    fn total(self) -> f64 {
+        self.initiator + self.targets + self.switches
+    }
+
+    /// What came since, for each GiB of so many bytes.
+    fn since(self, before: Self, bytes: u64) -> Self {
+        let gib = (bytes as f64 / f64::from(1 << 30)).max(f64::MIN_POSITIVE);
+        let of = |now: f64, before: f64| (now - before) / gib;
+        Self {
+            initiator: of(self.initiator, before.initiator),
+            targets: of(self.targets, before.targets),
+            switches: of(self.switches, before.switches),
+        }
+    }
+}
+
+/// What is measured with each size.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    transport: Transport,
+    redundancy: Redundancy,
 }
 
 /// Runs `reservoir bench`.
@@ -134,23 +188,30 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     if let Some(ceiling) = args.ceiling {
         ensure!(ceiling.is_finite() && ceiling > 0.0, "--ceiling {ceiling}: give the MB/s that can be reached");
     }
-    let mut bench = match &args.config {
+    let bench = match &args.config {
         Some(path) => Bench::running(path, &stop)?,
-        None => Bench::temporary(&args.data, None, &stop)?,
+        None => Bench::temporary(&args.data, None, args.switches.into(), &stop)?,
     };
-    bench.redundancy = args.redundancy.unwrap_or(bench.redundancy);
+    let redundancies = args.redundancy.clone().unwrap_or(vec![bench.copies()]);
+    let of_transport =
+        |transport| redundancies.iter().map(move |redundancy| Case { transport, redundancy: *redundancy });
+    let cases: Vec<Case> = transports.into_iter().flat_map(of_transport).collect();
     // Of a cluster that goes on, all measurements share the room; where it is too little, nothing is begun.
-    let sharing = if args.config.is_none() { 1 } else { transports.len() };
+    let sharing = if args.config.is_none() { 1 } else { cases.len() };
     let largest = sizes.iter().copied().max().unwrap_or(0) as usize;
-    bench.room(&NodeCluster::start(&bench.config, None, true, None)?, sharing * sizes.len(), largest)?;
+    let cluster = NodeCluster::start(&bench.config, None, true, None)?;
+    for redundancy in &redundancies {
+        bench.room(&cluster, sharing * sizes.len(), largest, *redundancy)?;
+    }
+    drop(cluster);
     // Before and after, because machines are never quite quiet: the better of two is nearer to what they can do.
     let mut ceilings = bench.ceilings(args)?;
-    let (bench, measured, largest_target_resident) = measure(bench, args, &transports, &sizes, depth)?;
+    let (bench, measured, largest_target_resident) = measure(bench, args, &cases, &sizes, depth)?;
     ceilings = ceilings.max(&bench.ceilings(args)?);
     let results: Vec<Row> = measured.into_iter().map(|row| row.of(&ceilings)).collect();
     let report = Report {
         ceilings,
-        redundancy: bench.redundancy.to_string(),
+        copies: bench.config.copies,
         targets: bench.config.targets.len(),
         depth,
         seconds_each: args.seconds,
@@ -162,34 +223,35 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
             "reservoir: a share is above 100 %: the machine was busy while its ceilings were measured; run again"
         );
     }
-    if args.json { json(&report) } else { print(&report) }
+    if args.json { json(&report) } else { report::print(&report) }
 }
 
-/// Puts and gets with each transport and size; the cluster of the last one, and the largest memory of a target.
+/// Puts and gets in each case with each size; the cluster of the last one, and the largest memory of a target.
 fn measure(
     mut bench: Bench,
     args: &BenchArgs,
-    transports: &[Transport],
+    cases: &[Case],
     sizes: &[u64],
     depth: usize,
 ) -> anyhow::Result<(Bench, Vec<Row>, Option<u64>)> {
     let is_temporary = args.config.is_none();
-    let bar = step_bar("bench", (transports.len() * sizes.len()) as u64);
+    let bar = step_bar("bench", (cases.len() * sizes.len()) as u64);
     let (mut measured, mut resident) = (Vec::new(), None);
-    for (n, transport) in transports.iter().enumerate() {
+    for (n, case) in cases.iter().enumerate() {
         if n > 0 && is_temporary {
             // Each begins with empty disks; what was there is gone before the room for the next is looked at.
-            let (stop, redundancy) = (Arc::clone(&bench.stop), bench.redundancy);
+            let stop = Arc::clone(&bench.stop);
             drop(bench);
-            bench = Bench { redundancy, ..Bench::temporary(&args.data, None, &stop)? };
+            bench = Bench::temporary(&args.data, None, args.switches.into(), &stop)?;
         }
-        let cluster = NodeCluster::start(&bench.config, Some(*transport), false, Some(depth))?;
+        let cluster = NodeCluster::start(&bench.config, Some(case.transport), false, Some(depth))?;
         for (at, size) in sizes.iter().enumerate() {
-            let of_others = if is_temporary { 0 } else { (transports.len() - n - 1) * sizes.len() };
-            let most = bench.room(&cluster, of_others + sizes.len() - at, *size as usize)?;
+            let of_others = if is_temporary { 0 } else { (cases.len() - n - 1) * sizes.len() };
+            let most = bench.room(&cluster, of_others + sizes.len() - at, *size as usize, case.redundancy)?;
             let limit = Duration::from_secs(args.seconds);
-            let load = Load { size: *size as usize, redundancy: args.redundancy, depth, limit, most };
-            measured.extend(bench.one(&cluster, *transport, &load)?);
+            let redundancy = args.redundancy.as_ref().map(|_| case.redundancy);
+            let load = Load { size: *size as usize, redundancy, depth, limit, most };
+            measured.extend(bench.one(&cluster, *case, &load)?);
             bar.inc(1);
         }
         resident = resident.max(bench.children.as_ref().map(Children::largest_resident));
@@ -201,7 +263,7 @@ fn measure(
 impl Row {
     /// With its share of the ceiling of its direction.
     fn of(mut self, ceilings: &Ceilings) -> Self {
-        let ceiling = if self.direction == "put" { ceilings.put_mb_per_s } else { ceilings.get_mb_per_s };
+        let ceiling = if self.direction == "put" { ceilings.put(self.redundancy) } else { ceilings.get_mb_per_s };
         self.share = if ceiling > 0.0 { self.mb_per_s / ceiling } else { 0.0 };
         self
     }
@@ -210,8 +272,6 @@ impl Row {
 /// A cluster to measure.
 struct Bench {
     config: ClusterConfig,
-    /// How its chunks are kept.
-    redundancy: Redundancy,
     /// The targets, when they were started here.
     children: Option<Children>,
     /// Removed at the end, after the children: fields are dropped in order.
@@ -228,8 +288,7 @@ fn go_on(stop: &AtomicBool) -> anyhow::Result<()> {
 impl Bench {
     fn running(config: &Path, stop: &Arc<AtomicBool>) -> anyhow::Result<Self> {
         let config = local_cluster::read(config)?;
-        let redundancy = Redundancy::Copies(config.copies);
-        let bench = Self { config, redundancy, children: None, directory: None, stop: Arc::clone(stop) };
+        let bench = Self { config, children: None, directory: None, stop: Arc::clone(stop) };
         let status = crate::gateway::Cluster::status(&NodeCluster::start(&bench.config, None, true, None)?)?;
         ensure!(
             status.targets.iter().any(|t| t.alive),
@@ -240,7 +299,12 @@ impl Bench {
     }
 
     /// Makes a cluster in a directory of its own, and starts its targets.
-    fn temporary(place: &Path, slow: Option<(u32, u64)>, stop: &Arc<AtomicBool>) -> anyhow::Result<Self> {
+    fn temporary(
+        place: &Path,
+        slow: Option<(u32, u64)>,
+        switches: u16,
+        stop: &Arc<AtomicBool>,
+    ) -> anyhow::Result<Self> {
         ensure!(place.is_dir(), "there is no directory {}: make it, or choose another with --data", place.display());
         let directory = tempfile::Builder::new().prefix("reservoir-bench-").tempdir_in(place).with_context(|| {
             format!("no directory can be made in {}: choose another place with --data", place.display())
@@ -249,7 +313,7 @@ impl Bench {
             directory.path(),
             &Shape {
                 targets: TARGETS,
-                switches: 0,
+                switches,
                 redundancy: None,
                 interface: local_cluster::LOOPBACK,
                 transport: None,
@@ -260,8 +324,12 @@ impl Bench {
         let cluster = Cluster::open(directory.path())?;
         let children = running::start_targets(&cluster, stop)?;
         let config = local_cluster::read(&cluster.config_path)?;
-        let redundancy = Redundancy::Copies(config.copies);
-        Ok(Self { config, redundancy, children: Some(children), directory: Some(directory), stop: Arc::clone(stop) })
+        Ok(Self { config, children: Some(children), directory: Some(directory), stop: Arc::clone(stop) })
+    }
+
+    /// How chunks are kept by the cluster map.
+    fn copies(&self) -> Redundancy {
+        Redundancy::Copies(self.config.copies)
     }
 
     fn ceilings(&self, args: &BenchArgs) -> anyhow::Result<Ceilings> {
@@ -277,7 +345,7 @@ impl Bench {
             socket_mb_per_s: socket,
             disk_mb_per_s: disk.write,
             disk_read_mb_per_s: disk.read,
-            put_mb_per_s: socket.min(disk.write / room::stored_per_byte(self.redundancy)),
+            put_mb_per_s: socket.min(disk.write / room::stored_per_byte(self.copies())),
             // A file system without reads past the page cache has no disk to wait for.
             get_mb_per_s: if disk.read > 0.0 { socket.min(disk.read) } else { socket },
         })
@@ -293,14 +361,17 @@ impl Bench {
         Ok(())
     }
 
-    fn cpu(&self) -> f64 {
-        cpu_seconds("/proc/self/stat") + self.children.as_ref().map_or(0.0, Children::cpu_seconds)
+    fn cpu(&self) -> Cpu {
+        let of = |role| self.children.as_ref().map_or(0.0, |children| children.cpu_seconds_of(role));
+        let initiator = cpu_seconds("/proc/self/stat") + of("gateway");
+        Cpu { initiator, targets: of("target"), switches: of("switch") }
     }
 
     /// Puts for a while, then gets what was put.
-    fn one(&mut self, cluster: &NodeCluster, transport: Transport, load: &Load) -> anyhow::Result<[Row; 2]> {
-        let row = |direction, run: &Run, cpu: f64| Row {
-            transport: transport.to_string(),
+    fn one(&mut self, cluster: &NodeCluster, case: Case, load: &Load) -> anyhow::Result<[Row; 2]> {
+        let row = |direction, run: &Run, cpu: Cpu| Row {
+            transport: case.transport.to_string(),
+            redundancy: case.redundancy,
             multicast: cluster.client().multicast(),
             size: load.size as u64,
             direction,
@@ -310,7 +381,8 @@ impl Bench {
             p50_ms: units::quantile(&run.samples, 50.0),
             p99_ms: units::quantile(&run.samples, 99.0),
             rounds: run.rounds as f64 / run.count.max(1) as f64,
-            cpu_s_per_gib: cpu / (run.bytes as f64 / f64::from(1 << 30)).max(f64::MIN_POSITIVE),
+            cpu_s_per_gib: cpu.total(),
+            cpu_s_per_gib_by_role: cpu,
         };
         let before = self.cpu();
         let (put, stored) = put_for(cluster.client(), load, &self.stop)?;
@@ -322,7 +394,7 @@ impl Bench {
         if let Some(children) = &mut self.children {
             children.check()?;
         }
-        Ok([row("put", &put, between - before), row("get", &get, after - between)])
+        Ok([row("put", &put, between.since(before, put.bytes)), row("get", &get, after.since(between, get.bytes))])
     }
 }
 
@@ -442,65 +514,4 @@ fn get_for(client: &Client, stored: &[(ChunkId, Vec<NodeId>)], load: &Load, stop
         let bytes: usize = fetched.pieces.iter().map(Bytes::len).sum();
         (bytes as u64, fetched.took.as_nanos() as f64 / 1e6, fetched.rounds)
     })
-}
-
-fn print(report: &Report) -> anyhow::Result<()> {
-    let ceilings = &report.ceilings;
-    let sockets = format!(
-        "raw socket {:.0} MB/s, raw disk {:.0} MB/s (append and fdatasync) and {:.0} MB/s (read, not cached); with \
-         redundancy {} on this machine a put can reach {:.0} MB/s, a get {:.0} MB/s; {} requests in flight",
-        ceilings.socket_mb_per_s,
-        ceilings.disk_mb_per_s,
-        ceilings.disk_read_mb_per_s,
-        report.redundancy,
-        ceilings.put_mb_per_s,
-        ceilings.get_mb_per_s,
-        report.depth
-    );
-    let configured = format!("of {} MB/s; {} requests in flight", ceilings.put_mb_per_s, report.depth);
-    line(if ceilings.socket_mb_per_s > 0.0 { &sockets } else { &configured })?;
-    let row = |row: &Row| {
-        vec![
-            row.transport.clone(),
-            units::size(row.size),
-            row.direction.to_owned(),
-            format!("{:.1}", row.mb_per_s),
-            format!("{:.0} %", row.share * 100.0),
-            format!("{:.2}", row.p50_ms),
-            format!("{:.2}", row.p99_ms),
-            format!("{:.2}", row.rounds),
-            format!("{:.2}", row.cpu_s_per_gib),
-        ]
-    };
-    let header = ["transport", "chunk", "", "MB/s", "share", "p50 ms", "p99 ms", "rounds", "CPU s/GiB"];
-    output::table(&header, report.results.iter().map(row).collect())?;
-    if let Some(bytes) = report.largest_target_resident {
-        line(&format!("largest target process after the load: {} resident", units::size(bytes)))?;
-    }
-    side_by_side(report)
-}
-
-/// The transports beside each other.
-fn side_by_side(report: &Report) -> anyhow::Result<()> {
-    let mut transports: Vec<&str> = report.results.iter().map(|r| r.transport.as_str()).collect();
-    transports.dedup();
-    if transports.len() < 2 {
-        return Ok(());
-    }
-    let mut rows: BTreeMap<(u64, &str), Vec<String>> = BTreeMap::new();
-    for result in &report.results {
-        let cell = format!("{:.1} ({:.1})", result.mb_per_s, result.p99_ms);
-        rows.entry((result.size, result.direction)).or_default().push(cell);
-    }
-    let header: Vec<String> = ["chunk", ""]
-        .map(str::to_owned)
-        .into_iter()
-        .chain(transports.iter().map(|t| format!("{t}: MB/s (p99 ms)")))
-        .collect();
-    let rows = rows.into_iter().map(|((size, direction), cells)| {
-        let mut row = vec![units::size(size), direction.to_owned()];
-        row.extend(cells);
-        row
-    });
-    output::table(&header.iter().map(String::as_str).collect::<Vec<_>>(), rows.collect())
 }

@@ -147,6 +147,11 @@ impl Role {
         self.child.id()
     }
 
+    /// CPU seconds that it has used.
+    fn cpu_seconds(&self) -> f64 {
+        cpu_seconds(&format!("/proc/{}/stat", self.pid()))
+    }
+
     /// An error when it has ended, with the last line of its log.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         match self.end()? {
@@ -231,7 +236,13 @@ impl Children {
 
     /// CPU seconds that the living ones have used.
     pub(crate) fn cpu_seconds(&self) -> f64 {
-        self.0.iter().map(|role| cpu_seconds(&format!("/proc/{}/stat", role.pid()))).sum()
+        self.0.iter().map(Role::cpu_seconds).sum()
+    }
+
+    /// The same, of those whose command this is.
+    pub(crate) fn cpu_seconds_of(&self, command: &str) -> f64 {
+        let these = self.0.iter().filter(|role| role.args.first().is_some_and(|first| first == command));
+        these.map(Role::cpu_seconds).sum()
     }
 
     /// Largest resident memory of the living ones, in bytes, now.

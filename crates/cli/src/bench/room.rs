@@ -31,7 +31,13 @@ pub(super) fn stored_per_byte(redundancy: Redundancy) -> f64 {
 impl Bench {
     /// The payload that each of so many measurements may put, in chunks or objects of this size. An error when that is too
     /// little.
-    pub(super) fn room(&self, cluster: &NodeCluster, measurements: usize, size: usize) -> anyhow::Result<u64> {
+    pub(super) fn room(
+        &self,
+        cluster: &NodeCluster,
+        measurements: usize,
+        size: usize,
+        redundancy: Redundancy,
+    ) -> anyhow::Result<u64> {
         let status = crate::gateway::Cluster::status(cluster)?;
         let mut free: u64 = status.targets.iter().filter_map(|target| target.free).sum();
         if let Some(directory) = &self.directory {
@@ -40,7 +46,7 @@ impl Bench {
                 rustix::fs::statvfs(directory.path()).context("the room for the benchmark cannot be found out")?;
             free = free.min(space.f_bavail.saturating_mul(space.f_frsize));
         }
-        let stored = stored_per_byte(self.redundancy);
+        let stored = stored_per_byte(redundancy);
         let each = (free as f64 / stored) as u64 / USED.1 * USED.0 / measurements.max(1) as u64;
         let least = LEAST.max(size as u64);
         ensure!(
@@ -49,7 +55,7 @@ impl Bench {
              puts, kept as {}: free some, or measure fewer --sizes and --transports",
             units::size(free),
             units::size((least as f64 * stored) as u64 * USED.1 / USED.0),
-            self.redundancy
+            redundancy
         );
         Ok(each)
     }

@@ -77,7 +77,7 @@ pub(super) fn run(args: &BenchArgs, stop: &Arc<AtomicBool>) -> anyhow::Result<()
     let mut results = Vec::new();
     let (mut copies, mut targets) = (0, 0);
     for transport in transports {
-        let mut bench = Bench::temporary(&args.data, None, stop)?;
+        let mut bench = Bench::temporary(&args.data, None, 0, stop)?;
         (copies, targets) = (bench.config.copies, bench.config.targets.len());
         let (client, pid) = start_gateway(&mut bench, args, transport)?;
         let chunks =
@@ -85,7 +85,8 @@ pub(super) fn run(args: &BenchArgs, stop: &Arc<AtomicBool>) -> anyhow::Result<()
         let mut left = 2 * sizes.len() * depths.len();
         for size in &sizes {
             for depth in &depths {
-                let (limit, most) = (Duration::from_secs(args.seconds), bench.room(&chunks, left, *size as usize)?);
+                let (limit, most) =
+                    (Duration::from_secs(args.seconds), bench.room(&chunks, left, *size as usize, bench.copies())?);
                 let load = Load { size: *size as usize, redundancy: None, depth: *depth, limit, most };
                 let mut rows = client.measure(&mut bench, transport, &load)?;
                 left -= 2;
@@ -240,7 +241,10 @@ impl Client {
                 gateway_resident: 0,
             }
         };
-        Ok([row("put", puts, put_seconds, between - before), row("get", gets, get_seconds, after - between)])
+        Ok([
+            row("put", puts, put_seconds, between.total() - before.total()),
+            row("get", gets, get_seconds, after.total() - between.total()),
+        ])
     }
 
     pub(super) fn put(&self, agent: &Agent, key: &str, base: &[u8], size: u64, done: &mut Done) -> anyhow::Result<()> {

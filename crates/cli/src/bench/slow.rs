@@ -39,10 +39,11 @@ pub(super) fn run(
     let measure = |slow| -> anyhow::Result<Vec<(f64, f64)>> {
         let one = |transport: &Transport| {
             // Each begins with empty disks.
-            let bench = Bench::temporary(&args.data, slow, stop)?;
+            let bench = Bench::temporary(&args.data, slow, 0, stop)?;
             let cluster = NodeCluster::start(&bench.config, Some(*transport), false, Some(depth))?;
             let put = |seconds, measurements| -> anyhow::Result<Run> {
-                let (limit, most) = (Duration::from_secs(seconds), bench.room(&cluster, measurements, SIZE)?);
+                let (limit, most) =
+                    (Duration::from_secs(seconds), bench.room(&cluster, measurements, SIZE, bench.copies())?);
                 Ok(put_for(cluster.client(), &Load { size: SIZE, redundancy: None, depth, limit, most }, stop)?.0)
             };
             // A first, short run teaches the rates, which are measured and not configured.

@@ -11,9 +11,12 @@ use testkit::Postgres;
 /// Operators who ask at once.
 const OPERATORS: usize = 20;
 
+fn status(cluster: &Cluster) -> serde_json::Value {
+    serde_json::from_slice(&cluster.run(&["status", "--json"])).unwrap()
+}
+
 fn epoch(cluster: &Cluster) -> u64 {
-    let status: serde_json::Value = serde_json::from_slice(&cluster.run(&["status", "--json"])).unwrap();
-    status["epoch"].as_u64().unwrap()
+    status(cluster)["epoch"].as_u64().unwrap()
 }
 
 /// The map as `reservoir cluster show` has it.
@@ -182,5 +185,10 @@ fn while_the_database_is_away_nothing_is_decided_and_gateways_work_on() {
     let target = Role::start(&join);
     wait_until("the target joins", || shown(&config, &catalog).is_some_and(|map| map["epoch"] == 2));
     wait_until("the gateway uses its map", || epoch(&cluster) == 2);
+    // It is in the map before it listens for what would stop it.
+    wait_until("the target serves", || {
+        let targets = status(&cluster)["targets"].as_array().unwrap().clone();
+        targets.len() == 4 && targets.iter().all(|target| target["alive"] == true)
+    });
     assert!(target.stop() && cluster.stop());
 }
