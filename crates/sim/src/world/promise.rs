@@ -57,8 +57,12 @@ impl World<'_> {
 
     /// The same, or what it did until after this moment, when the copy was written again.
     fn harmed_since(&self, id: ChunkId, holder: NodeId, since: Instant) -> Option<Excuse> {
-        let mended = self.mended.get(&(id, holder)).filter(|(at, _)| *at >= since);
-        self.excused(id, holder).or(mended.map(|(_, excuse)| *excuse))
+        self.excused(id, holder).or_else(|| self.mended_since(id, holder, since))
+    }
+
+    /// What it did to a copy that was written again since then; of a coded chunk another piece may have been.
+    pub(super) fn mended_since(&self, id: ChunkId, holder: NodeId, since: Instant) -> Option<Excuse> {
+        self.mended.get(&(id, holder)).filter(|(at, _)| *at >= since).map(|(_, excuse)| *excuse)
     }
 
     /// The copies of a chunk that are neither harmed since then nor with others than those `asked` under `map`,

@@ -253,7 +253,9 @@ impl World<'_> {
         let (goal, copies) = (self.goal(map, put.redundancy), self.due(by, map, put, holders));
         // Which of several pieces of a holder was harmed since it said that it has one, nobody knows.
         let here = || holders.iter().filter(|holder| group.contains(holder));
-        let harmed = here().copied().filter(|holder| self.harmed(id, *holder).is_some()).collect();
+        let was_harmed =
+            |holder: &NodeId| self.harmed(id, *holder).or_else(|| self.mended_since(id, *holder, since)).is_some();
+        let harmed = here().copied().filter(was_harmed).collect();
         let domains = self.reached_with(map, &id, here(), &harmed);
         if !goal.is_met(domains) && domains >= copies {
             self.excuse_fewer(by, id);
