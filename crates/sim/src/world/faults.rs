@@ -129,6 +129,9 @@ impl World<'_> {
         let Some(Node { machine: NodeMachine::Target(_, disk), .. }) = self.nodes.get(&id) else { return };
         if !self.healed {
             disk.trouble(trouble);
+            if trouble == Trouble::FailRead {
+                self.disks.unread.insert(id);
+            }
             self.note(13, id, 0, || format!("its disk is in trouble: {}", trace::trouble(trouble)));
         }
     }
@@ -176,6 +179,7 @@ impl World<'_> {
             node.machine = NodeMachine::Target(Box::new(target), disk);
         }
         self.has_let_go(id);
+        self.has_kept(id);
         self.are_back([id]);
         if !self.healed {
             for (at, to, again) in self.recorder.restarted(self.now, id) {

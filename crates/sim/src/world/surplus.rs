@@ -63,6 +63,15 @@ impl World<'_> {
         }
     }
 
+    /// It has started again: copies that it was writing when it stopped, and of which nobody heard, may have survived that.
+    pub(super) fn has_kept(&mut self, by: NodeId) {
+        let Some(NodeMachine::Target(_, disk)) = self.nodes.get(&by).map(|node| &node.machine) else { return };
+        for id in disk.good().iter().map(ChunkId::whole) {
+            self.durable_at.entry(id).or_default().entry(by).or_insert(self.now);
+            self.let_go.remove(&(id, by));
+        }
+    }
+
     /// Whether somebody who is asked for a chunk under a map, or is down and had it, has a copy that is kept for so much.
     fn is_wanted(&self, map: usize, id: &ChunkId, goal: Redundancy) -> bool {
         let by_map = self.maps[map].redundancy();

@@ -59,7 +59,8 @@ impl World<'_> {
             let looks = if self.net.is_cut(by, *node) { looks + config.bid_timeout.times(64) } else { looks };
             // Who was silent when it was begun was passed over by the put, and is back before that is over.
             let was_silent = self.back.get(node).is_some_and(|back| *back > since);
-            at + looks < since && group.contains(node) && is_good && !was_silent
+            let is_read = !self.disks.unread.contains(node);
+            at + looks < since && group.contains(node) && is_good && is_read && !was_silent
         };
         let durable = self.durable_at.get(&id).into_iter().flatten();
         let all: Vec<(NodeId, Instant)> = durable.map(|(node, at)| (*node, written(node, *at))).collect();
