@@ -55,6 +55,12 @@ impl<K: Copy + Ord, V, const N: usize> FlatMap<K, V, N> {
         self.place(key).ok().map(|at| &self.0[at].1)
     }
 
+    /// The entry with the lowest key that is not below this one.
+    pub(crate) fn from(&self, key: &K) -> Option<(&K, &V)> {
+        let (Ok(at) | Err(at)) = self.place(key);
+        self.0.get(at).map(|(key, value)| (key, value))
+    }
+
     pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         self.place(key).ok().map(|at| &mut self.0[at].1)
     }

@@ -4,7 +4,8 @@ pub mod coded;
 
 use core::fmt;
 
-use crate::redundancy::{Redundancy, Wanted};
+use crate::limits;
+use crate::redundancy::{Piece, Redundancy, Wanted};
 
 /// A node (target or initiator) of one cluster. Targets have the id of the cluster map; initiators draw theirs from
 /// [`NodeId::FIRST_INITIATOR`] upwards.
@@ -53,6 +54,34 @@ pub struct Epoch(pub u32);
 /// One put, get or find of one initiator; drawn at random, so that a stranger cannot guess it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TxnId(pub u64);
+
+impl TxnId {
+    /// Bits that say of which piece a get is that asks for any pieces of a coded chunk; those of the whole get are 0.
+    const PIECE: u64 = 0x1f;
+
+    /// The part of this get of a coded chunk that fetches `piece`. Who is asked for any pieces answers with it for the one that it has.
+    #[must_use]
+    pub const fn of_piece(self, piece: Piece) -> Self {
+        Self(self.whole().0 | (piece.0 as u64 + 1) & Self::PIECE)
+    }
+
+    /// The get of which this is a part.
+    #[must_use]
+    pub const fn whole(self) -> Self {
+        Self(self.0 & !Self::PIECE)
+    }
+
+    /// Whether it may be one that asks for any pieces.
+    pub(crate) const fn is_whole(self) -> bool {
+        self.0 & Self::PIECE == 0
+    }
+
+    /// Which piece this part fetches, if it is one.
+    pub(crate) fn piece(self) -> Option<Piece> {
+        let number = (self.0 & Self::PIECE).checked_sub(1)?;
+        (number < limits::PIECES as u64).then_some(Piece(number as u8))
+    }
+}
 
 /// One effect that a machine asked its driver for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::Step;
 use super::aggregators::Aggregators;
 use super::api::*;
+use super::gather::Part;
 use super::memory::Memory;
 use super::multicast::Multicast;
 use super::silence::{Asking, Missed};
@@ -66,7 +67,7 @@ pub(super) struct Context {
     pub(super) missed: BTreeMap<NodeId, Missed>,
     pub(super) asking: Asking,
     /// What came of the pieces of coded chunks that are gathered.
-    pub(super) fetched: VecDeque<(TxnId, Piece, Result<Fetched, GetError>)>,
+    pub(super) gathered: VecDeque<(TxnId, Piece, Part)>,
     pub(super) aggregators: Aggregators,
     /// The put of a coded chunk that waits for bids, and until when at most.
     pub(super) negotiates: Option<(TxnId, Instant)>,

@@ -1,18 +1,31 @@
-//! A get of a coded chunk: gets of as many of its pieces as it is read from, those of data first, and of another one for each that fails or is
-//! late. What was fetched is decoded by the driver.
+//! A get of a coded chunk: one question for all of its pieces, those of data accepted first when others are not sooner; and gets of single
+//! pieces in place of those that fail or are late. What was fetched is decoded by the driver.
+
+mod question;
 
 use bytes::Bytes;
 use erasure::Code;
 
 use super::get::{self, Get};
-use super::{Active, Context, Event, Fetched, GetError, Initiator, Instant, NodeId, Txn, TxnId};
-use crate::machine::{Decoded, Effect};
+use super::{Active, Bid, Context, Event, Fetched, GetError, Initiator, Instant, NodeId, Step, Txn, TxnId};
+use crate::machine::{Decoded, Effect, IgnoredReason};
 use crate::redundancy::{Piece, Pieces};
+use crate::wire::Answer;
+use question::{Chosen, Question};
 
 /// Times that all pieces are asked for, with somebody silent or busy, before the get fails.
 const ROUNDS: u8 = 4;
 /// So many times as long as a late answer takes an outstanding piece before another is asked for beside it.
 const LATE: u64 = 2;
+
+/// What comes of a piece.
+#[derive(Debug)]
+pub(super) enum Part {
+    /// It should have begun to come.
+    Late,
+    /// It is here, or cannot be had.
+    Over(Result<Fetched, GetError>),
+}
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -25,9 +38,16 @@ pub(super) struct Gather {
     here: Vec<Bytes>,
     numbers: Pieces,
     from: Option<NodeId>,
+    /// The question for all of them, while nobody was chosen.
+    question: Option<Question>,
+    /// Who offered a piece.
+    holders: Vec<(Piece, NodeId)>,
     /// Pieces that were not asked for yet in this round.
     left: Pieces,
-    open: usize,
+    /// Those that are under way, and their gets.
+    open: Vec<(Piece, TxnId)>,
+    /// Those of them that are late, so that others are asked for beside them.
+    late: Pieces,
     /// What was said of those that could not be had.
     silent: Vec<NodeId>,
     corrupt: Vec<NodeId>,
@@ -44,27 +64,65 @@ impl Gather {
     pub(super) fn new(job: get::Job, code: Code, into: Decoded, here: Vec<Bytes>) -> Self {
         let numbers: Pieces =
             here.iter().filter_map(|piece| job.id.of_its_piece(core::slice::from_ref(piece)).piece()).collect();
-        let left = Pieces::first(code.fragments()).and_not(numbers);
-        let (silent, corrupt) = (Vec::new(), Vec::new());
-        let (from, again) = (None, None);
-        let (open, absent, rounds, is_decoding) = (0, 0, 1, false);
-        Self { job, into, code, here, numbers, from, left, open, silent, corrupt, absent, rounds, again, is_decoding }
+        Self {
+            job,
+            into,
+            code,
+            here,
+            numbers,
+            from: None,
+            question: None,
+            holders: Vec::new(),
+            left: Pieces::first(code.fragments()).and_not(numbers),
+            open: Vec::new(),
+            late: Pieces::default(),
+            silent: Vec::new(),
+            corrupt: Vec::new(),
+            absent: 0,
+            rounds: 1,
+            again: None,
+            is_decoding: false,
+        }
     }
 
-    pub(super) const fn next_deadline(&self) -> Option<Instant> {
-        self.again
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.question.as_ref().map(Question::next_deadline).or(self.again)
     }
 
-    /// The next piece that is to be asked for, if there are too few under way.
-    fn next(&mut self, beside: usize) -> Option<Piece> {
-        let next = self.left.lowest().filter(|_| self.here.len() + self.open < self.code.data() + beside)?;
-        self.left = self.left.without(next);
-        self.open += 1;
-        Some(next)
+    /// How many pieces are still to come.
+    const fn needs(&self) -> usize {
+        self.code.data().saturating_sub(self.here.len())
     }
 
-    fn answered(&mut self, piece: Piece, result: Result<Fetched, GetError>) {
-        self.open -= 1;
+    /// The next piece that is to be asked for, if there are too few under way that are not late; of whom, if it is known who has it.
+    fn next(&mut self) -> Option<(Piece, Option<NodeId>)> {
+        if self.open.len() >= self.needs() + self.late.len() {
+            return None;
+        }
+        let known = self.holders.iter().copied().find(|(piece, _)| self.left.without(*piece) != self.left);
+        let (piece, holder) =
+            known.map(|(piece, holder)| (piece, Some(holder))).or(self.left.lowest().map(|piece| (piece, None)))?;
+        self.takes(piece);
+        Some((piece, holder))
+    }
+
+    /// This piece is asked for now.
+    fn takes(&mut self, piece: Piece) {
+        self.left = self.left.without(piece);
+        self.holders.retain(|(of, _)| *of != piece);
+    }
+
+    fn part(&mut self, piece: Piece, part: Part) {
+        let result = match part {
+            Part::Late => {
+                let is_open = self.open.iter().any(|(of, _)| *of == piece);
+                self.late = if is_open { self.late.with(piece) } else { self.late };
+                return;
+            }
+            Part::Over(result) => result,
+        };
+        self.open.retain(|(of, _)| *of != piece);
+        self.late = self.late.without(piece);
         match result {
             Ok(fetched) if self.here.len() < self.code.data() => {
                 self.from.get_or_insert(fetched.from);
@@ -116,71 +174,168 @@ fn one(mut parts: Vec<Bytes>) -> Bytes {
 
 impl Initiator {
     pub(super) fn begin_gather(&mut self, txn: TxnId, gather: Gather) {
+        let txn = txn.whole();
         self.gathers.insert(txn, gather);
-        self.gather_on(txn, 0);
+        self.ask_for_any(txn, true);
+        self.gather_on(txn);
+    }
+
+    /// Asks the group for any pieces. The conventional store asks for each piece who is the first of a ranking.
+    fn ask_for_any(&mut self, txn: TxnId, may_remember: bool) {
+        let Some(gather) = self.gathers.get_mut(&txn) else { return };
+        if self.context.config.transport.is_ranked() || gather.needs() == 0 {
+            return;
+        }
+        let enough = may_remember.then_some(gather.needs());
+        let before = gather.question.take();
+        gather.question = Question::ask(&mut self.context, txn, &gather.job, before.as_ref(), enough);
+        // While it is open it counts as one transfer.
+        self.transfers += usize::from(gather.question.is_some());
+        self.transfers -= usize::from(before.is_some());
+    }
+
+    /// An answer to a question for any pieces. One that came when others were chosen says who has a piece.
+    pub(super) fn gather_bid(&mut self, from: NodeId, bid: Bid) {
+        let txn = bid.txn.whole();
+        let Some(gather) = self.gathers.get_mut(&txn) else { return };
+        let is_taken = gather.question.as_mut().is_some_and(|question| question.bid(&mut self.context, from, &bid));
+        if is_taken {
+            return self.choose_pieces(txn, false);
+        }
+        self.context.event(Event::Ignored(IgnoredReason::Late));
+        if let (Answer::Window(_), Some(piece)) = (bid.answer, bid.txn.piece()) {
+            gather.holders.push((piece, from));
+            self.context.release(bid.txn, bid.round, [from]);
+        }
+    }
+
+    /// Chooses among what was offered, if it is time.
+    fn choose_pieces(&mut self, txn: TxnId, woken: bool) {
+        let Some(gather) = self.gathers.get_mut(&txn) else { return };
+        let (need, here, data) = (gather.needs(), gather.numbers, Pieces::first(gather.code.data()));
+        let Some(question) = gather.question.as_mut() else { return };
+        let Some(chosen) = question.choose(&mut self.context, here, data, need, woken) else { return };
+        if chosen.is_empty() && question.is_narrow {
+            self.ask_for_any(txn, false);
+            return self.gather_on(txn);
+        }
+        gather.holders.extend(question.offered());
+        if self.context.config.remember && chosen.len() == need && !question.is_narrow {
+            let holders = question.offered().map(|(_, holder)| holder).collect();
+            self.context.memory.remember(gather.job.id, holders);
+        }
+        gather.question = None;
+        self.transfers -= 1;
+        for Chosen { piece, .. } in &chosen {
+            gather.takes(*piece);
+        }
+        for Chosen { piece, round, offer, start } in chosen {
+            self.fetch_piece(txn, txn.of_piece(piece), (piece, Some(offer.0)), |context, own, job| {
+                Get::accepted(context, own, job, round, offer, start)
+            });
+        }
+        self.gather_on(txn);
     }
 
     /// What came of pieces.
-    pub(super) fn gather_fetched(&mut self) {
-        while let Some((txn, piece, result)) = self.context.fetched.pop_front() {
+    pub(super) fn gather_parts(&mut self) {
+        while let Some((txn, piece, part)) = self.context.gathered.pop_front() {
             if let Some(gather) = self.gathers.get_mut(&txn) {
-                gather.answered(piece, result);
-                self.gather_on(txn, 0);
+                gather.part(piece, part);
+                self.gather_on(txn);
             }
         }
     }
 
     pub(super) fn wake_gathers(&mut self) {
         let now = self.context.now;
-        let is_due = |gather: &Gather| gather.again.is_some_and(|at| at <= now);
+        let is_due = |gather: &Gather| gather.next_deadline().is_some_and(|at| at <= now);
         let due: Vec<TxnId> = self.gathers.iter().filter(|(_, gather)| is_due(gather)).map(|(txn, _)| *txn).collect();
         for txn in due {
             let Some(gather) = self.gathers.get_mut(&txn) else { continue };
-            let late = gather.open;
-            if late == 0 {
+            if gather.question.is_some() {
+                self.choose_pieces(txn, true);
+                continue;
+            }
+            if gather.open.is_empty() {
                 // What was said in the round before says nothing of this one.
                 gather.rounds += 1;
                 gather.absent = 0;
                 (gather.silent, gather.corrupt) = (Vec::new(), Vec::new());
                 gather.left = Pieces::first(gather.code.fragments()).and_not(gather.numbers);
             }
-            self.gather_on(txn, late);
+            // Those that nobody has promised yet are late; the others say so themselves.
+            let is_promised = |own: &TxnId| match self.active.get(own).map(|active| &active.txn) {
+                Some(Txn::Get(get)) => get.is_promised(),
+                _ => false,
+            };
+            let late = gather.open.iter().filter(|(_, own)| !is_promised(own)).map(|(piece, _)| *piece);
+            gather.late = late.chain(gather.late.iter()).collect();
+            self.gather_on(txn);
         }
     }
 
-    /// Asks for what is needed, and for so many pieces beside; or decodes, or says that it cannot be had.
-    fn gather_on(&mut self, txn: TxnId, beside: usize) {
+    /// Asks for what is needed, and for so many pieces beside as are late; or decodes, or says that it cannot be had.
+    fn gather_on(&mut self, txn: TxnId) {
         let now = self.context.now;
         let Some(gather) = self.gathers.get_mut(&txn) else { return };
-        if gather.here.len() >= gather.code.data() {
+        if gather.needs() == 0 {
             gather.again = None;
             if !core::mem::replace(&mut gather.is_decoding, true) {
                 let effect = Effect::Decode { pieces: gather.here.clone(), into: gather.into };
                 self.context.start(txn, effect);
+                self.cancel_pieces(txn);
             }
             return;
         }
-        let mut begin = Vec::new();
-        while let Some(piece) = gather.next(beside) {
-            begin.push(piece);
+        if gather.question.is_some() {
+            return;
         }
-        gather.again = Some(now + self.context.patience().times(LATE).max(self.context.config.late));
-        if gather.open == 0 {
+        while let Some((piece, holder)) = self.gathers.get_mut(&txn).and_then(Gather::next) {
+            let own = self.new_txn();
+            self.fetch_piece(txn, own, (piece, holder), Get::new);
+        }
+        let again = now + self.context.patience().times(LATE).max(self.context.config.late);
+        let Some(gather) = self.gathers.get_mut(&txn) else { return };
+        gather.again = Some(again);
+        if gather.open.is_empty() {
             let is_over = gather.absent + gather.here.len() == gather.code.fragments();
             if is_over || gather.rounds >= ROUNDS || now >= gather.job.give_up_at {
                 let error = gather.error();
                 gather.end(&mut self.context, Err(error));
                 self.gathers.remove(&txn);
             }
-            return;
         }
-        let whole = get::Job { gather: Some(txn), ..gather.job.clone() };
-        for piece in begin {
-            let own = self.new_txn();
-            let job = get::Job { id: whole.id.of_piece(piece), ..whole.clone() };
-            let get = Get::new(&mut self.context, own, job);
-            self.active.insert(own, Active::new(Txn::Get(Box::new(get))));
-            self.transfers += 1;
+    }
+
+    /// Begins the get of a piece, of whom who is known to have it is asked first.
+    fn fetch_piece(
+        &mut self,
+        txn: TxnId,
+        own: TxnId,
+        (piece, holder): (Piece, Option<NodeId>),
+        begin: impl FnOnce(&mut Context, TxnId, get::Job) -> Get,
+    ) {
+        let Some(gather) = self.gathers.get_mut(&txn) else { return };
+        gather.open.push((piece, own));
+        let holders = holder.map_or_else(|| gather.job.holders.clone(), |holder| vec![holder]);
+        let id = gather.job.id.of_piece(piece);
+        let job = get::Job { id, holders, gather: Some(txn), ..gather.job.clone() };
+        let get = begin(&mut self.context, own, job);
+        self.active.insert(own, Active::new(Txn::Get(Box::new(get))));
+        self.transfers += 1;
+    }
+
+    /// There are enough pieces: the others need not come.
+    fn cancel_pieces(&mut self, txn: TxnId) {
+        let open = self.gathers.get_mut(&txn).map(|gather| core::mem::take(&mut gather.open)).unwrap_or_default();
+        for (_, own) in open {
+            self.step(own, |active, context| {
+                if let Txn::Get(get) = active {
+                    get.cancel(context);
+                }
+                Step::Over
+            });
         }
     }
 

@@ -5,6 +5,7 @@ use bytes::Bytes;
 mod hedge;
 mod progress;
 
+use super::gather::Part;
 use super::multicast::Rounds;
 use super::round::{LeaderAttempts, Round};
 use super::{
@@ -34,7 +35,7 @@ pub(super) struct Get {
     job: Job,
     progress: Progress,
     round: Round,
-    offers: Vec<(NodeId, OfferedWindow, Instant)>,
+    offers: Vec<Offer>,
     leader: LeaderAttempts,
     /// Whether rounds ask by multicast. Not after a member was silent: it may listen to the groups of another map.
     multicast: bool,
@@ -44,6 +45,9 @@ pub(super) struct Get {
     hedge: Hedge,
     phase: Phase,
 }
+
+/// Who offered what, and when that came here.
+pub(super) type Offer = (NodeId, OfferedWindow, Instant);
 
 /// What was asked for.
 #[derive(Clone, Debug)]
@@ -58,10 +62,36 @@ pub(super) struct Job {
     pub(super) gather: Option<TxnId>,
 }
 
+impl Job {
+    /// Its payload should have begun. Another piece is as good.
+    fn note_late(&self, context: &mut Context) {
+        if let (Some(gather), Some(piece)) = (self.gather, self.id.piece()) {
+            context.gathered.push_back((gather, piece, Part::Late));
+        }
+    }
+}
+
 /// Those of `some` that are in the map, and not among `others`.
 fn beside(context: &Context, some: &[NodeId], others: &[NodeId]) -> Vec<NodeId> {
     let is_left = |id: &NodeId| context.map.target(*id).is_some() && !others.contains(id);
     some.iter().copied().filter(is_left).collect()
+}
+
+/// Reserves our port for a part of an offered window, which came here `at` a moment: from when on, and how far into the window. `None` when the
+/// port is taken for longer than the offer reaches. (What goes out in one piece anyway fits into any queue.)
+pub(super) fn fit(context: &mut Context, txn: TxnId, offered: &OfferedWindow, at: Instant) -> Option<(Instant, Span)> {
+    let window = at + offered.start;
+    let (start, _) = context.downlink.hole(window.max(context.now), offered.transfer);
+    let (offset, most) = (start.since(window), offered.length.less(offered.transfer));
+    let is_taken = start > window.max(context.now) && offset > most;
+    let is_long = offered.size as usize > context.config.quantum;
+    if context.config.transport.reserved {
+        if is_taken && is_long {
+            return None;
+        }
+        context.downlink.insert(Window { start, end: start + offered.transfer, txn });
+    }
+    Some((start, offset.min(most)))
 }
 
 #[derive(Debug)]
@@ -74,9 +104,33 @@ enum Phase {
 
 impl Get {
     pub(super) fn new(context: &mut Context, txn: TxnId, job: Job) -> Self {
+        let mut get = Self::unasked(context, txn, job);
+        get.ask(context);
+        get
+    }
+
+    /// The same with an offer that was accepted: what it is, and when its window was `fit` in.
+    pub(super) fn accepted(
+        context: &mut Context,
+        txn: TxnId,
+        job: Job,
+        round: u8,
+        offer: Offer,
+        start: Instant,
+    ) -> Self {
+        let mut get = Self::unasked(context, txn, job);
+        (get.round.number, get.progress.rounds) = (round, 1);
+        get.round.group = context.map.group_of(&get.job.id);
+        (get.round.asked_of, get.round.answered) = (vec![offer.0], vec![offer.0]);
+        get.offers.push(offer);
+        get.expect(context, offer, start);
+        get
+    }
+
+    fn unasked(context: &Context, txn: TxnId, job: Job) -> Self {
         // A leader chooses among the members of its group, where listed holders need not be.
         let left = u8::from(context.config.lead_gets && job.holders.is_empty());
-        let mut get = Self {
+        Self {
             txn,
             job,
             progress: Progress::default(),
@@ -88,9 +142,7 @@ impl Get {
             accepted: 0,
             hedge: Hedge::Off,
             phase: Phase::Resting { until: context.now },
-        };
-        get.ask(context);
-        get
+        }
     }
 
     fn ask(&mut self, context: &mut Context) {
@@ -264,7 +316,7 @@ impl Get {
 
     fn end(&mut self, context: &mut Context, result: Result<Fetched, GetError>) -> Step {
         match (self.job.gather, self.job.id.piece()) {
-            (Some(gather), Some(piece)) => context.fetched.push_back((gather, piece, result)),
+            (Some(gather), Some(piece)) => context.gathered.push_back((gather, piece, Part::Over(result))),
             _ => context.event(Event::Get { handle: self.job.handle, result }),
         }
         Step::Over
@@ -338,7 +390,7 @@ impl Get {
             let soon =
                 context.config.get_choice == GetChoice::FirstGood && offered.done <= offered.transfer.times(3) + SOON;
             if soon || all || woken && context.now >= soft {
-                self.accept(context, from, offered, at);
+                self.accept(context, (from, offered, at));
                 return Step::Continue;
             }
         } else if all || woken && context.now >= hard {
@@ -394,23 +446,14 @@ impl Get {
         Step::Continue
     }
 
-    fn accept(&mut self, context: &mut Context, from: NodeId, offered: OfferedWindow, at: Instant) {
-        let reserved = context.config.transport.reserved;
-        let window = at + offered.start;
-        let (start, _) = context.downlink.hole(window.max(context.now), offered.transfer);
-        let (offset, most) = (start.since(window), offered.length.less(offered.transfer));
-        let taken = start > window.max(context.now) && offset > most;
-        if taken && reserved && offered.size as usize > context.config.quantum {
-            // Others of ours were accepted since we asked, and our port is taken for longer than the offer reaches. The
-            // next request replaces this one. (What goes out in one piece anyway fits into any queue.) Those who have not
-            // answered yet were not waited for: that says nothing of multicast.
+    fn accept(&mut self, context: &mut Context, offer: Offer) {
+        let (from, offered, at) = offer;
+        let Some((start, offset)) = fit(context, self.txn, &offered, at) else {
+            // Others of ours were accepted since we asked. The next request replaces this one. Those who have not answered yet were not
+            // waited for: that says nothing of multicast.
             self.round.asked_of.clear();
             return self.ask(context);
-        }
-        let offset = offset.min(most);
-        if reserved {
-            context.downlink.insert(Window { start, end: start + offered.transfer, txn: self.txn });
-        }
+        };
         let bidders: Vec<NodeId> = self
             .round
             .asked_of
@@ -421,7 +464,29 @@ impl Get {
         let granted = Grants::from_iter([Granted { target: from, offset }]);
         let accept = Message::Accept { txn: self.txn, round: self.round.number, granted };
         context.send_group(self.round.group, &bidders, &accept, self.may_multicast());
+        self.expect(context, offer, start);
+    }
+
+    /// An offer is accepted, and its window used from `start` on.
+    fn expect(&mut self, context: &mut Context, (from, offered, _): Offer, start: Instant) {
         self.receive(context, from, (offered.size, offered.rate), (beginning(start, &offered), offered.transfer));
+    }
+
+    /// Whether a holder has promised to send it.
+    pub(super) const fn is_promised(&self) -> bool {
+        matches!(self.phase, Phase::Receiving { .. } | Phase::Verifying { .. })
+    }
+
+    /// Nobody waits for it any more: what is kept for it is free again.
+    pub(super) fn cancel(&self, context: &mut Context) {
+        match &self.phase {
+            Phase::Receiving { from, .. } => context.release(self.txn, self.accepted, [*from]),
+            Phase::Asking { .. } => {
+                context.release(self.txn, self.round.number, self.offers.iter().map(|(from, ..)| *from));
+            }
+            Phase::Resting { .. } | Phase::Verifying { .. } => {}
+        }
+        context.downlink.remove(self.txn);
     }
 
     /// The holder is still reading.
@@ -492,7 +557,8 @@ impl Get {
         let from = *from;
         if good {
             let pieces = core::mem::take(pieces);
-            if context.config.remember && context.memory.holders(&self.job.id).is_empty() {
+            let is_copy = self.job.gather.is_none();
+            if context.config.remember && is_copy && context.memory.holders(&self.job.id).is_empty() {
                 // A leader says of one holder only.
                 let mut holders: Vec<NodeId> = self.offers.iter().map(|(holder, ..)| *holder).collect();
                 holders.extend((!holders.contains(&from)).then_some(from));
@@ -536,6 +602,9 @@ impl Get {
                     context.release(self.txn, self.accepted, [from]);
                     self.ask(context);
                     return Step::Continue;
+                }
+                if *repairs == 0 && incoming.is_empty() {
+                    self.job.note_late(context);
                 }
                 *repairs += 1;
                 *due = context.now + context.payload_patience(*repairs, *rate, incoming.outstanding());

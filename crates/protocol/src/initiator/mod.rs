@@ -122,7 +122,7 @@ impl Initiator {
             hedged: 0,
             missed: BTreeMap::new(),
             asking: silence::Asking::default(),
-            fetched: VecDeque::new(),
+            gathered: VecDeque::new(),
             aggregators: Aggregators::default(),
             negotiates: None,
         };
@@ -245,7 +245,7 @@ impl Initiator {
     fn new_txn(&mut self) -> TxnId {
         loop {
             let txn = TxnId(self.context.txns.next_u64());
-            if !self.active.contains_key(&txn) && !self.gathers.contains_key(&txn) {
+            if !self.active.contains_key(&txn) && !self.gathers.contains_key(&txn.whole()) {
                 return txn;
             }
         }
@@ -345,6 +345,7 @@ impl Initiator {
         }
         match &message {
             _ if self.active.contains_key(&txn) => {}
+            Message::Bid(bid) if self.gathers.contains_key(&txn.whole()) => return self.gather_bid(from, *bid),
             Message::Leading(Leading::Grant(grant)) => return self.context.give_back(from, grant),
             _ => return self.context.event(Event::Ignored(IgnoredReason::Late)),
         }
@@ -492,7 +493,7 @@ impl Machine for Initiator {
             },
             Input::Request(request) => self.request(request),
         }
-        self.gather_fetched();
+        self.gather_parts();
         self.begin();
     }
 

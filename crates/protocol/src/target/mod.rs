@@ -293,7 +293,8 @@ impl Target {
             Message::Leading(message) => self.leading(from, message),
             Message::PutRequest(request) => self.put_request(from, request),
             Message::GetRequest { txn, round, id, unreserved, earliest } => {
-                let pending = Pending::Get { from, txn, round, unreserved, earliest };
+                let any = id.code().is_some() && id.piece().is_none();
+                let pending = Pending::Get { from, txn, round, unreserved, earliest, any };
                 self.begin_effect(Effect::Lookup { id, promise: None }, pending);
             }
             Message::Accept { txn, round, granted } => self.accept(from, txn, round, &granted),
@@ -364,8 +365,8 @@ impl Target {
         let has_window = |r: &Reservation| r.stage != Stage::Resting || mine.is_none();
         if self.reservations.get(&txn).is_some_and(has_window) {
             self.put_accepted(txn, round, mine);
-        } else if self.servings.contains_key(&txn) {
-            self.get_accepted(txn, round, mine);
+        } else if let Some(serving) = self.serving_of(txn) {
+            self.get_accepted(serving, round, mine);
         } else if mine.is_some() && self.finished.get(txn).is_some() {
             self.event(Event::Ignored(IgnoredReason::Late));
         } else if mine.is_some() {
@@ -383,8 +384,11 @@ impl Target {
             (Pending::Put { from, request, arrived }, Completion::Found(found)) => {
                 self.put_looked_up(from, request, arrived, found);
             }
-            (Pending::Get { from, txn, round, unreserved, earliest }, Completion::Found(found)) => match found {
-                Some(Held { id, size }) => self.offer_get(from, txn, round, id, size, unreserved, earliest),
+            (Pending::Get { from, txn, round, unreserved, earliest, any }, Completion::Found(found)) => match found {
+                Some(Held { id, size }) => {
+                    let txn = id.piece().filter(|_| any).map_or(txn, |piece| txn.of_piece(piece));
+                    self.offer_get(from, txn, round, (id, size, any), unreserved, earliest);
+                }
                 None => self.bid(from, txn, round, Answer::NotHere),
             },
             (Pending::Granted { from, txn, round }, Completion::Found(found)) => {

@@ -18,6 +18,8 @@ pub(super) enum Pending {
         round: u8,
         unreserved: bool,
         earliest: Span,
+        /// Whether any piece of a coded chunk is asked for.
+        any: bool,
     },
     Granted {
         from: NodeId,

@@ -65,17 +65,17 @@ impl Serving {
 }
 
 impl Target {
-    #[expect(clippy::too_many_arguments, reason = "they are the fields of one message")]
+    /// Offers to send what is `held`: its id, its size, and whether any piece of its chunk was asked for.
     pub(super) fn offer_get(
         &mut self,
         from: NodeId,
         txn: TxnId,
         round: u8,
-        id: ChunkId,
-        size: u32,
+        held: (ChunkId, u32, bool),
         unreserved: bool,
         earliest: Span,
     ) {
+        let (id, size, any) = held;
         match self.servings.get(&txn) {
             // Another's transaction, or a round that is over: nobody waits for an answer.
             Some(serving) if serving.from != from || is_newer(serving.round, round) => {
@@ -110,7 +110,9 @@ impl Target {
             let (start, hole_end) = self.in_the_way_of_reads().hole(self.now + earliest.max(read), transfer);
             (start, hole_end, self.link.get(self.now))
         };
-        let end = hole_end.min(start + transfer.times(2));
+        // Who asks for any pieces has them come one after the other.
+        let others = id.code().filter(|_| any).map_or(1, |code| code.data() as u64);
+        let end = hole_end.min(start + transfer.times(1 + others));
         let wait = start.since(self.now);
         if wait > self.config.max_wait {
             // By then the window would be near enough.
@@ -136,6 +138,12 @@ impl Target {
         let offered = self.offered_window(&serving);
         self.servings.insert(txn, serving);
         self.bid(from, txn, round, Answer::Window(offered));
+    }
+
+    /// What is served to a transaction: of one that asked for any pieces, the one that was offered.
+    pub(super) fn serving_of(&self, txn: TxnId) -> Option<TxnId> {
+        let serving = self.servings.from(&txn).map(|(serving, _)| *serving);
+        serving.filter(|serving| *serving == txn || txn.is_whole() && serving.whole() == txn)
     }
 
     /// What is offered, as it stands now.

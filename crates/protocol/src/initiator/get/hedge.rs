@@ -38,7 +38,7 @@ impl Get {
     pub(super) fn hedge_later(&mut self, context: &mut Context, promised: Instant) {
         context.served += 1;
         self.hedge = match context.lateness.late() {
-            Some(late) if context.config.hedge_percent > 0 => Hedge::Due(promised + late),
+            Some(late) if context.config.hedge_percent > 0 || self.job.gather.is_some() => Hedge::Due(promised + late),
             _ => Hedge::Off,
         };
     }
@@ -48,6 +48,13 @@ impl Get {
         let Phase::Receiving { from, incoming, .. } = &self.phase else { return };
         let (serving, is_late) = (*from, incoming.is_empty());
         self.hedge = Hedge::Off;
+        if self.job.gather.is_some() {
+            // Nobody else has this piece, and another is as good, which is less than another copy.
+            if is_late {
+                self.job.note_late(context);
+            }
+            return;
+        }
         let mut offers = self.offers.clone();
         offers.sort_by_key(|(n, offered, at)| (*at + offered.done, *n));
         let mut known: Vec<NodeId> = offers.into_iter().map(|(n, ..)| n).collect();

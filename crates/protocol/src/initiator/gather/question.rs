@@ -1,0 +1,184 @@
+//! The question of a coded get to its group: who has any piece, and when could it send that? One for all pieces, as each target has another,
+//! and only the holders know which.
+
+use super::super::get::{Job, Offer, fit};
+use super::super::multicast::Rounds;
+use super::super::round::Round;
+use super::super::{Answer, Bid, Context, Instant, NodeId, Span, TxnId, members};
+use crate::config::GetChoice;
+use crate::redundancy::{Piece, Pieces};
+use crate::wire::{Granted, Grants, Message};
+
+/// A better choice could not gain more than this.
+const SOON: Span = Span::from_micros(200);
+
+/// One round in which nobody was chosen yet.
+#[derive(Debug)]
+pub(super) struct Question {
+    txn: TxnId,
+    round: Round,
+    reachability: Rounds,
+    offers: Vec<(Piece, Offer)>,
+    since: Instant,
+    soft: Instant,
+    hard: Instant,
+    /// Whether nobody else is waited for when what was offered is enough.
+    has_waited: bool,
+    /// Not where somebody may be asked who is not of the group.
+    may_multicast: bool,
+    /// Whether only those were asked who are remembered as holders.
+    pub(super) is_narrow: bool,
+}
+
+/// A piece that is on its way, whose offer was accepted.
+pub(super) struct Chosen {
+    pub(super) piece: Piece,
+    pub(super) round: u8,
+    pub(super) offer: Offer,
+    pub(super) start: Instant,
+}
+
+impl Question {
+    /// Asks for pieces of a chunk: those who are remembered to have some, if they `may_remember` enough, or all. `None` where there is nobody.
+    pub(super) fn ask(
+        context: &mut Context,
+        txn: TxnId,
+        job: &Job,
+        before: Option<&Self>,
+        may_remember: Option<usize>,
+    ) -> Option<Self> {
+        let (group, mut asked) = members(&context.map, &job.id);
+        asked.extend(job.holders.iter().filter(|n| context.map.target(**n).is_some()));
+        asked.retain(|n| *n != context.id);
+        asked.sort_unstable();
+        asked.dedup();
+        let remembered = if context.config.remember { context.memory.holders(&job.id) } else { &[] };
+        let holds = |n: &&NodeId| remembered.contains(n) && !context.is_suspect(**n);
+        let is_narrow = may_remember.is_some_and(|enough| asked.iter().filter(holds).count() >= enough);
+        if is_narrow {
+            asked = asked.iter().filter(holds).copied().collect();
+        }
+        if asked.is_empty() {
+            return None;
+        }
+        let mut round = Round::new();
+        round.number = before.map_or(0, |before| before.round.number);
+        round.begin(group);
+        round.asked_of = asked;
+        // Behind everything that is coming they fit in any case.
+        let earliest = context.downlink.hole(context.now, context.config.give_up).0.since(context.now);
+        let unreserved = !context.config.transport.reserved;
+        let request = Message::GetRequest { txn, round: round.number, id: job.id, unreserved, earliest };
+        let may_multicast = job.holders.is_empty();
+        let by_multicast = context.send_group(group, &round.asked_of, &request, may_multicast);
+        let mut reachability = Rounds::default();
+        reachability.ask(context.now, by_multicast.then_some(&round.asked_of));
+        let (now, offers) = (context.now, Vec::new());
+        let (soft, hard) = (now + context.patience(), now + context.config.bid_timeout);
+        Some(Self {
+            txn,
+            round,
+            reachability,
+            offers,
+            since: now,
+            soft,
+            hard,
+            has_waited: false,
+            may_multicast,
+            is_narrow,
+        })
+    }
+
+    pub(super) const fn next_deadline(&self) -> Instant {
+        if self.has_waited { self.hard } else { self.soft }
+    }
+
+    /// Who offered what, with the pieces.
+    pub(super) fn offered(&self) -> impl Iterator<Item = (Piece, NodeId)> {
+        self.offers.iter().map(|(piece, offer)| (*piece, offer.0))
+    }
+
+    /// An answer; whether it is one to this round.
+    pub(super) fn bid(&mut self, context: &mut Context, from: NodeId, bid: &Bid) -> bool {
+        if bid.round != self.round.number || !self.round.awaits(from) {
+            return false;
+        }
+        self.round.answered.push(from);
+        self.reachability.answered(context, from);
+        context.bid_arrived(self.since);
+        match (bid.answer, bid.txn.piece()) {
+            (Answer::Window(offered), Some(piece)) => self.offers.push((piece, (from, offered, context.arrived))),
+            (Answer::Busy(wait), _) => self.round.note_busy(wait),
+            _ => {}
+        }
+        true
+    }
+
+    /// The pieces that are taken, when it is time: `need` of those that are not `here`, or fewer when more were not offered. Deadlines count when
+    /// woken only, as for a put.
+    pub(super) fn choose(
+        &mut self,
+        context: &mut Context,
+        here: Pieces,
+        data: Pieces,
+        need: usize,
+        woken: bool,
+    ) -> Option<Vec<Chosen>> {
+        let offered: Pieces = self.offers.iter().map(|(piece, _)| *piece).collect();
+        let is_alone = self.round.outstanding().all(|n| context.is_suspect(n));
+        let is_enough = offered.and_not(here).len() >= need;
+        let is_good =
+            |(_, (_, offered, _)): &(Piece, Offer)| offered.done <= offered.transfer.times(2 + need as u64) + SOON;
+        let is_soon = context.config.get_choice == GetChoice::FirstGood
+            && data.and_not(here).and_not(offered).is_empty()
+            && self.offers.iter().filter(|(piece, _)| data.with(*piece) == data).all(is_good);
+        self.has_waited |= woken && context.now >= self.soft;
+        let is_over = self.round.is_complete() || woken && context.now >= self.hard;
+        let is_settled = is_enough && (is_soon || is_alone || self.has_waited);
+        if !is_over && !is_settled && !(self.is_narrow && self.has_waited) {
+            return None;
+        }
+        if !is_enough && self.is_narrow {
+            // All are asked next, which takes back what was offered.
+            return Some(Vec::new());
+        }
+        if !is_enough {
+            let silent: Vec<NodeId> = self.round.outstanding().collect();
+            silent.into_iter().for_each(|node| context.miss(node, self.since));
+        }
+        Some(self.accept(context, here, data, need))
+    }
+
+    /// Accepts the offers that are soonest, those of data when they are about as soon: what is decoded takes time, too.
+    fn accept(&self, context: &mut Context, here: Pieces, data: Pieces, need: usize) -> Vec<Chosen> {
+        let mut offers = self.offers.clone();
+        offers.sort_by_key(|(piece, (from, offered, at))| {
+            let decoding = if data.with(*piece) == data { Span::ZERO } else { offered.transfer };
+            (*at + offered.done + decoding, *piece, *from)
+        });
+        let (mut taken, mut chosen, mut granted) = (here, Vec::new(), Grants::new());
+        for (piece, offer) in offers {
+            if chosen.len() == need || taken.with(piece) == taken {
+                continue;
+            }
+            let (target, offered, at) = offer;
+            let Some((start, offset)) = fit(context, self.txn.of_piece(piece), &offered, at) else { continue };
+            taken = taken.with(piece);
+            granted.push(Granted { target, offset });
+            chosen.push(Chosen { piece, round: self.round.number, offer, start });
+        }
+        let offered = |n: &NodeId| self.offers.iter().any(|(_, (from, ..))| from == n);
+        let told: Vec<NodeId> = self
+            .round
+            .asked_of
+            .iter()
+            .copied()
+            .filter(|n| offered(n) || context.multicast() && self.may_multicast)
+            .collect();
+        if !self.offers.is_empty() {
+            let accept = Message::Accept { txn: self.txn, round: self.round.number, granted };
+            context.send_group(self.round.group, &told, &accept, self.may_multicast);
+        }
+        chosen
+    }
+}
