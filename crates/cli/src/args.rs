@@ -279,6 +279,9 @@ pub(crate) struct BenchArgs {
     /// are not measured then; for clusters behind a link of a known rate.
     #[arg(long, value_name = "MB/S", requires = "config")]
     pub(crate) ceiling: Option<f64>,
+    /// Run this by `sh` when all is put, before it is got: what gets do when something breaks then, as with `kill -STOP PID` of a target.
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["slow_target", "s3", "catalog", "conflicts"])]
+    pub(crate) before_gets: Option<String>,
     /// Measure the catalog alone, with this many objects.
     #[arg(long, value_name = "N", conflicts_with_all = ["slow_target", "s3"])]
     pub(crate) catalog: Option<u64>,

@@ -77,7 +77,7 @@ impl Ceilings {
     /// The most that a put can reach of what is kept so.
     fn put(&self, redundancy: Redundancy) -> f64 {
         if self.disk_mb_per_s > 0.0 {
-            self.socket_mb_per_s.min(self.disk_mb_per_s / room::stored_per_byte(redundancy))
+            self.socket_mb_per_s.min(self.disk_mb_per_s / redundancy.stored_per_byte())
         } else {
             self.put_mb_per_s
         }
@@ -251,7 +251,7 @@ fn measure(
             let limit = Duration::from_secs(args.seconds);
             let redundancy = args.redundancy.as_ref().map(|_| case.redundancy);
             let load = Load { size: *size as usize, redundancy, depth, limit, most };
-            measured.extend(bench.one(&cluster, *case, &load)?);
+            measured.extend(bench.one(&cluster, *case, &load, args.before_gets.as_deref())?);
             bar.inc(1);
         }
         resident = resident.max(bench.children.as_ref().map(Children::largest_resident));
@@ -345,7 +345,7 @@ impl Bench {
             socket_mb_per_s: socket,
             disk_mb_per_s: disk.write,
             disk_read_mb_per_s: disk.read,
-            put_mb_per_s: socket.min(disk.write / room::stored_per_byte(self.copies())),
+            put_mb_per_s: socket.min(disk.write / self.copies().stored_per_byte()),
             // A file system without reads past the page cache has no disk to wait for.
             get_mb_per_s: if disk.read > 0.0 { socket.min(disk.read) } else { socket },
         })
@@ -367,8 +367,14 @@ impl Bench {
         Cpu { initiator, targets: of("target"), switches: of("switch") }
     }
 
-    /// Puts for a while, then gets what was put.
-    fn one(&mut self, cluster: &NodeCluster, case: Case, load: &Load) -> anyhow::Result<[Row; 2]> {
+    /// Puts for a while, runs a command, then gets what was put.
+    fn one(
+        &mut self,
+        cluster: &NodeCluster,
+        case: Case,
+        load: &Load,
+        before_gets: Option<&str>,
+    ) -> anyhow::Result<[Row; 2]> {
         let row = |direction, run: &Run, cpu: Cpu| Row {
             transport: case.transport.to_string(),
             redundancy: case.redundancy,
@@ -387,6 +393,7 @@ impl Bench {
         let before = self.cpu();
         let (put, stored) = put_for(cluster.client(), load, &self.stop)?;
         self.forget_cache()?;
+        before_gets.map_or(Ok(()), shell)?;
         let between = self.cpu();
         let get = get_for(cluster.client(), &stored, load, &self.stop)?;
         let after = self.cpu();
@@ -396,6 +403,12 @@ impl Bench {
         }
         Ok([row("put", &put, between.since(before, put.bytes)), row("get", &get, after.since(between, get.bytes))])
     }
+}
+
+fn shell(command: &str) -> anyhow::Result<()> {
+    let status = std::process::Command::new("sh").args(["-c", command]).status().context("sh cannot be started")?;
+    ensure!(status.success(), "--before-gets: {command}: {status}");
+    Ok(())
 }
 
 /// Every file below a directory.

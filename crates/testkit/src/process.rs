@@ -39,6 +39,12 @@ impl Process {
         matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Stops it where it is, with all that it has under way, until [`Process::thaw`].
     ///
     /// # Errors

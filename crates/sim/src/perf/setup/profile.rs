@@ -8,6 +8,7 @@
 use erasure::Code;
 use hdrhistogram::Histogram;
 use protocol::config::Config;
+use protocol::redundancy::Redundancy;
 use protocol::time::Span;
 use protocol::wire::DATA_HEADER;
 
@@ -97,9 +98,9 @@ impl Profile {
         self.loss.is_some() && self.config.census_interval > Span::ZERO
     }
 
-    /// Bytes on disks for each byte that is put.
-    pub(in crate::perf) fn stored_per_byte(&self) -> f64 {
-        self.code.map_or(f64::from(self.copies), |code| code.fragments() as f64 / code.data() as f64)
+    /// How chunks are kept.
+    fn redundancy(&self) -> Redundancy {
+        self.code.map_or(Redundancy::Copies(self.copies), Redundancy::Code)
     }
 
     /// How the protocol is called; Replicast otherwise than the paper's.
@@ -111,7 +112,7 @@ impl Profile {
     /// Upper bounds in requests per second, whose parts are the shares of this profile.
     pub(in crate::perf) fn bounds(&self, setup: &Setup) -> Bounds {
         let (gets, puts) = (f64::from(self.reads) / 100.0, 1.0 - f64::from(self.reads) / 100.0);
-        let (copies, size) = (self.stored_per_byte(), setup.mean_size());
+        let (copies, size) = (self.redundancy().stored_per_byte(), setup.mean_size());
         let (targets, initiators) = (f64::from(setup.targets), f64::from(setup.initiators));
         let is_once = if self.code.is_some() { self.aggregators > 0 } else { self.config.transport.is_common() };
         let sent = if is_once { 1.0 } else { copies };

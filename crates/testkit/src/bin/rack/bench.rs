@@ -34,7 +34,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [1, 3], value_parser = clap::value_parser!(u8).range(1..=9))]
     gateways: Vec<u8>,
     /// Conditions: even (all servers alike), slow (the last target's server has a tenth of its rate), loss (it loses 0.1 %
-    /// of what reaches it).
+    /// of what reaches it), silent (it is frozen when all is put, before the gets).
     #[arg(long, value_enum, value_name = "CONDITION,CONDITION", value_delimiter = ',', default_values = ["even", "slow", "loss"])]
     conditions: Vec<Condition>,
     /// Seconds of each run and direction.
@@ -60,6 +60,7 @@ enum Condition {
     Even,
     Slow,
     Loss,
+    Silent,
 }
 
 impl Condition {
@@ -68,12 +69,13 @@ impl Condition {
             Self::Even => "even",
             Self::Slow => "one at a tenth",
             Self::Loss => "one loses 0.1 %",
+            Self::Silent => "one silent to gets",
         }
     }
 
     fn begin(self, cluster: &Cluster, host: usize, rate: u32) -> anyhow::Result<()> {
         match self {
-            Self::Even => Ok(()),
+            Self::Even | Self::Silent => Ok(()),
             Self::Slow => cluster.rack().set_rate(host, (rate / SLOW).max(1)),
             Self::Loss => cluster.rack().lose(host, LOSS_PERMILLE),
         }
@@ -81,7 +83,7 @@ impl Condition {
 
     fn end(self, cluster: &Cluster, host: usize, rate: u32) -> anyhow::Result<()> {
         match self {
-            Self::Even => Ok(()),
+            Self::Even | Self::Silent => Ok(()),
             Self::Slow => cluster.rack().set_rate(host, rate),
             Self::Loss => cluster.rack().keep(host),
         }
@@ -167,9 +169,10 @@ fn bounds(args: &RackArgs, case: Case, transport: Transport, redundancy: Redunda
     let link = f64::from(args.rate) / 8.0;
     let lost = if condition == Condition::Slow { 1.0 - 1.0 / f64::from(SLOW) } else { 0.0 };
     let (initiators, targets) = (f64::from(gateways) * link, (f64::from(args.targets) - lost) * link);
-    let (kept, is_once) = match redundancy {
-        Redundancy::Copies(copies) => (f64::from(copies), transport.is_common()),
-        Redundancy::Code(code) => (code.fragments() as f64 / code.data() as f64, aggregator),
+    let kept = redundancy.stored_per_byte();
+    let is_once = match redundancy {
+        Redundancy::Copies(_) => transport.is_common(),
+        Redundancy::Code(_) => aggregator,
     };
     let sent = if is_once { 1.0 } else { kept };
     let switch = if aggregator { link * f64::from(SWITCH_CABLES) / kept } else { f64::INFINITY };
@@ -197,7 +200,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
                     let case = Case { gateways: *gateways, condition, transport, redundancy, aggregator };
                     let (transport, kept) = (case.transport(args), kept(case.redundancy(args), aggregator));
                     eprintln!("round {round}: {gateways} gateways, {}, {transport}, {kept}", condition.name());
-                    runs.entry(case).or_default().push(one(&cluster, args, case)?);
+                    runs.entry(case).or_default().push(one(&mut cluster, args, case)?);
                 }
             }
         }
@@ -241,14 +244,15 @@ fn kept(redundancy: impl std::fmt::Display, aggregator: bool) -> String {
     format!("{redundancy}{}", if aggregator { ", switch" } else { "" })
 }
 
-fn one(cluster: &Cluster, args: &BenchArgs, case: Case) -> anyhow::Result<Outcome> {
+fn one(cluster: &mut Cluster, args: &BenchArgs, case: Case) -> anyhow::Result<Outcome> {
     let Case { gateways, condition, .. } = case;
     let (transport, redundancy) = (case.transport(args), case.redundancy(args));
     let targets = usize::from(args.rack.targets);
     let host = cluster.host_of(targets);
     condition.begin(cluster, host, args.rack.rate)?;
     let BenchArgs { seconds, depth, chunk, .. } = *args;
-    let load = Load { transport, redundancy, gateways: gateways.into(), seconds, depth, chunk };
+    let silent = (condition == Condition::Silent).then_some(targets);
+    let load = Load { transport, redundancy, gateways: gateways.into(), seconds, depth, chunk, silent };
     let outcome = load::run(cluster, targets, load);
     condition.end(cluster, host, args.rack.rate)?;
     outcome

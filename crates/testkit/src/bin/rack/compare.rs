@@ -82,8 +82,9 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
                 seconds: args.seconds,
                 depth,
                 chunk: CHUNK,
+                silent: None,
             };
-            runs.push(load::run(&cluster, args.rack.targets.into(), load)?.put);
+            runs.push(load::run(&mut cluster, args.rack.targets.into(), load)?.put);
         }
         rows.push(Row {
             transport: transport.to_string(),

@@ -23,6 +23,8 @@ pub(crate) struct Load {
     pub(crate) depth: usize,
     /// Bytes of a chunk.
     pub(crate) chunk: u64,
+    /// A target that is frozen while it is got.
+    pub(crate) silent: Option<usize>,
 }
 
 /// What one direction reached, all gateways together.
@@ -63,15 +65,19 @@ struct BenchRow {
 }
 
 /// Puts for a while from some gateways at once, then gets.
-pub(crate) fn run(cluster: &Cluster, targets: usize, load: Load) -> anyhow::Result<Outcome> {
-    let sent = || -> anyhow::Result<u64> {
+pub(crate) fn run(cluster: &mut Cluster, targets: usize, load: Load) -> anyhow::Result<Outcome> {
+    let sent = |cluster: &Cluster| -> anyhow::Result<u64> {
         (0..load.gateways).map(|host| cluster.rack().traffic(host).map(|(sent, _)| sent)).sum()
     };
-    let before = (sent()?, Counters::of(cluster, 1..=targets)?);
+    let freeze = match load.silent {
+        Some(target) => Some(format!("kill -STOP {}", cluster.target(target)?.id())),
+        None => None,
+    };
+    let before = (sent(cluster)?, Counters::of(cluster, 1..=targets)?);
     let numbers = [load.seconds.to_string(), load.depth.to_string(), load.chunk.to_string()];
     let [seconds, depth, chunk] = numbers.each_ref().map(String::as_str);
     let (transport, redundancy) = (&*load.transport.to_string(), &*load.redundancy.to_string());
-    let words = [
+    let mut words = vec![
         "bench",
         "--json",
         "--ceiling",
@@ -87,6 +93,7 @@ pub(crate) fn run(cluster: &Cluster, targets: usize, load: Load) -> anyhow::Resu
         "--depth",
         depth,
     ];
+    words.extend(freeze.iter().flat_map(|command| ["--before-gets", command]));
     let begin =
         |host| cluster.command(host, &words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let begun: Vec<_> = (0..load.gateways).map(begin).collect::<Result<_, _>>().context("a load cannot be started")?;
@@ -104,6 +111,8 @@ pub(crate) fn run(cluster: &Cluster, targets: usize, load: Load) -> anyhow::Resu
             reached.p99_ms = reached.p99_ms.max(row.p99_ms);
         }
     }
-    let sent_per_byte = (sent()? - before.0) as f64 / put.bytes.max(1.0);
-    Ok(Outcome { put, get, sent_per_byte, counters: Counters::of(cluster, 1..=targets)?.since(&before.1) })
+    load.silent.map_or(Ok(()), |target| cluster.target(target)?.thaw())?;
+    let sent_per_byte = (sent(cluster)? - before.0) as f64 / put.bytes.max(1.0);
+    let counters = Counters::of(cluster, 1..=targets)?.since(&before.1);
+    Ok(Outcome { put, get, sent_per_byte, counters })
 }
