@@ -38,6 +38,17 @@ pub(crate) struct TargetInfo {
     pub(crate) damaged_more: Option<bool>,
 }
 
+/// One switch, which computes the parity of codes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SwitchInfo {
+    /// Its id.
+    pub(crate) id: u32,
+    /// Where the map says that it is.
+    pub(crate) address: String,
+    /// Whether it answered.
+    pub(crate) alive: bool,
+}
+
 /// Copies that were dropped because they were damaged, and are not back at their targets. So many chunks at most have fewer
 /// copies than they should.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -235,6 +246,9 @@ pub(crate) struct Status {
     pub(crate) multicast: bool,
     /// Its targets.
     pub(crate) targets: Vec<TargetInfo>,
+    /// Its switches.
+    #[serde(default)]
+    pub(crate) switches: Vec<SwitchInfo>,
     /// The targets of each negotiating group.
     pub(crate) groups: Vec<Vec<u32>>,
     /// The groups, from 0 on, of which silent targets may be all that hold something: their own, or those of the layout before.

@@ -2,10 +2,11 @@
 
 use rustix::fs::Mode;
 
-use crate::api::{FewerInfo, Status, TargetInfo};
+use crate::api::{FewerInfo, Status, SwitchInfo, TargetInfo};
 use crate::args::{Args, ClusterCommand, Command, PlanArgs, TableArgs};
 use crate::client::Gateway;
 use crate::output::{self, json, line};
+use crate::watch::WITHOUT_SWITCH;
 use crate::{
     bench, catalog, clean, keys, local_cluster, log, memory, migrate, objects, plan, roles, simulate, units, up, users,
 };
@@ -143,6 +144,11 @@ fn say_health(status: &Status) -> anyhow::Result<()> {
     status.history[last..].iter().try_for_each(|event| line(&format!("{}  {}", event.at, event.what)))
 }
 
+fn say_switch(switch: &SwitchInfo) -> anyhow::Result<()> {
+    let how = if switch.alive { "up".to_owned() } else { format!("silent: {WITHOUT_SWITCH}") };
+    line(&format!("switch {} at {} is {how}", switch.id, switch.address))
+}
+
 fn state(target: &TargetInfo) -> &'static str {
     match (target.alive, target.drained) {
         (false, _) => "silent",
@@ -198,6 +204,7 @@ fn status(args: &TableArgs) -> anyhow::Result<()> {
             line(&format!("target {} is silent: {}", target.id, silence.text))?;
         }
     }
+    status.switches.iter().try_for_each(say_switch)?;
     say_out_of_reach(&status)?;
     let damaged = &status.damaged;
     if damaged.copies > 0 {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::Context;
+use node::config::SwitchConfig;
 use node::{Client, ClientOptions, ClusterConfig, Ticket};
 use object::{ChunkService, Pending, ServiceError};
 use protocol::id::{ChunkId, NodeId};
@@ -15,7 +16,7 @@ use protocol::transport::Transport;
 use protocol::wire::{HealthReport, Usage};
 use s3::StorageClasses;
 
-use crate::api::{ClassInfo, CleanInfo, DamageInfo, DownInfo, Status, TargetInfo};
+use crate::api::{ClassInfo, CleanInfo, DamageInfo, DownInfo, Status, SwitchInfo, TargetInfo};
 use crate::fewer::Fewer;
 use crate::gateway::{Cluster, Live};
 use crate::silence::SilenceInfo;
@@ -140,6 +141,7 @@ struct Asked {
     config: ClusterConfig,
     map: ClusterMap,
     states: Vec<TargetState>,
+    switches: Vec<SwitchInfo>,
     usage: BTreeMap<NodeId, Usage>,
     health: Vec<(NodeId, HealthReport)>,
     down: DownInfo,
@@ -149,10 +151,18 @@ impl NodeCluster {
     fn asked(&self) -> anyhow::Result<Asked> {
         let (config, map) = (self.client.config(), self.client.map());
         let (states, usage, health) = (self.client.ping(), self.client.usage(), self.client.health());
+        let switches = self.client.ping_switches().wait()?.unwrap_or_default();
+        let switch = |switch: &SwitchConfig| SwitchInfo {
+            id: switch.id,
+            address: switch.address.to_string(),
+            alive: switches.iter().any(|state| state.target.0 == switch.id && state.answer.is_some()),
+        };
+        let switches = config.switches.iter().map(switch).collect();
         Ok(Asked {
             config,
             map,
             states: states.wait()?.context("the targets could not be asked")?,
+            switches,
             usage: usage.wait()?.unwrap_or_default().into_iter().collect(),
             health: health.wait()?.unwrap_or_default(),
             down: self.watch.down(),
@@ -165,7 +175,8 @@ impl Cluster for NodeCluster {
         let first = self.asked()?;
         // Answers take seconds where targets are silent. By a map that came meanwhile they say little, so they are asked for again.
         let is_of_map_in_use = first.config.epoch == self.client.config().epoch;
-        let Asked { config, map, states, usage, health, down } = if is_of_map_in_use { first } else { self.asked()? };
+        let Asked { config, map, states, switches, usage, health, down } =
+            if is_of_map_in_use { first } else { self.asked()? };
         let used = |id: NodeId, of: fn(&Usage) -> u64| usage.get(&id).map(of);
         let targets = states.into_iter().map(|state| (config.targets.iter().find(|t| t.id == state.target.0), state));
         let targets = targets.map(|(target, state)| TargetInfo {
@@ -211,6 +222,7 @@ impl Cluster for NodeCluster {
             transport: self.transport.to_string(),
             multicast: self.client.multicast(),
             targets,
+            switches,
             groups,
             min_copies: map.least(None) as u8,
             fewer_copies: self.fewer.info(Instant::now()),

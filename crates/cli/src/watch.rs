@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use node::Client;
 use protocol::id::{Epoch, GroupId, NodeId};
+use protocol::initiator::TargetState;
 use protocol::map::ClusterMap;
 use protocol::overview::Overview;
 use protocol::wire::HealthReport;
@@ -30,6 +31,9 @@ const TAIL: u64 = 64 << 10;
 /// Bytes of the file from which on it is begun anew, and the one before kept.
 const LONGEST: u64 = 4 << 20;
 
+/// What it means that a switch is silent.
+pub(crate) const WITHOUT_SWITCH: &str = "others, or the gateways themselves, compute and send the parity";
+
 /// Says who is down, by the map, what targets report, who of them does not answer, and how the cluster is. It may ask for more.
 pub(crate) type Judge =
     Box<dyn FnMut(&ClusterMap, &[(NodeId, HealthReport)], &[NodeId], &HealthInfo) -> DownInfo + Send>;
@@ -45,6 +49,8 @@ struct Seen {
     /// What all have made since this began, and when that was so.
     samples: VecDeque<(Instant, [u64; 2])>,
     silent: BTreeSet<u32>,
+    /// Switches that do not answer.
+    silent_switches: BTreeSet<u32>,
     /// Whether all was whole; not known at first.
     whole: Option<bool>,
     last: Option<HealthInfo>,
@@ -70,13 +76,14 @@ pub(crate) fn start(watch: Watch, client: &Client, file: PathBuf, mut judge: Jud
     background::start("watch", move |pauses| {
         while pauses.rest(PAUSE + PAUSE_FOR_EACH * client.map().targets().count() as u32) {
             // Both at once: each waits for who is silent.
-            let (states, reports) = (client.ping(), client.health());
+            let (states, switches, reports) = (client.ping(), client.ping_switches(), client.health());
             let Ok(states) = states.wait() else { return };
+            let Ok(switches) = switches.wait() else { return };
             let Ok(reports) = reports.wait() else { return };
-            let (Ok(states), Ok(reports)) = (states, reports) else { continue };
+            let (Ok(states), Ok(switches), Ok(reports)) = (states, switches, reports) else { continue };
             let map = client.map();
-            let unanswered: Vec<NodeId> =
-                states.iter().filter(|state| state.answer.is_none()).map(|state| state.target).collect();
+            let unanswered = silent(&states);
+            watch.seen().look_at_switches(silent(&switches).into_iter().map(|switch| switch.0).collect());
             let silent: BTreeSet<u32> = unanswered.iter().map(|target| target.0).collect();
             let health = summary(map.epoch, map.group_ids(), &reports, !silent.is_empty());
             let targets = map.targets().map(|target| target.id.0).collect();
@@ -85,6 +92,11 @@ pub(crate) fn start(watch: Watch, client: &Client, file: PathBuf, mut judge: Jud
             watch.seen().look_at_down(down);
         }
     })
+}
+
+/// Who of them did not answer.
+fn silent(states: &[TargetState]) -> Vec<NodeId> {
+    states.iter().filter(|state| state.answer.is_none()).map(|state| state.target).collect()
 }
 
 impl Watch {
@@ -97,10 +109,11 @@ impl Watch {
         self.seen().with_rates(summary(map.epoch, map.group_ids(), reports, is_silent))
     }
 
-    /// How the cluster was when it was looked at last, and how many targets were silent.
-    pub(crate) fn last(&self) -> Option<(HealthInfo, u64)> {
+    /// How the cluster was when it was looked at last, and how many targets were silent, and switches.
+    pub(crate) fn last(&self) -> Option<(HealthInfo, u64, u64)> {
         let seen = self.seen();
-        Some((seen.with_rates(seen.last.clone()?), seen.silent.len() as u64))
+        let silent = (seen.silent.len() as u64, seen.silent_switches.len() as u64);
+        Some((seen.with_rates(seen.last.clone()?), silent.0, silent.1))
     }
 
     /// Who is down.
@@ -162,6 +175,14 @@ impl Seen {
             None if health.whole => self.whole = Some(true),
             _ => {}
         }
+    }
+
+    fn look_at_switches(&mut self, silent: BTreeSet<u32>) {
+        let gone: Vec<u32> = silent.difference(&self.silent_switches).copied().collect();
+        let back: Vec<u32> = self.silent_switches.difference(&silent).copied().collect();
+        gone.iter().for_each(|switch| self.note(format!("switch {switch} is silent: {WITHOUT_SWITCH}")));
+        back.iter().for_each(|switch| self.note(format!("switch {switch} answers again, or left the map")));
+        self.silent_switches = silent;
     }
 
     fn look_at_down(&mut self, down: DownInfo) {

@@ -365,7 +365,17 @@ impl Client {
     /// Asks every target for its state.
     #[must_use]
     pub fn ping(&self) -> Ticket<Result<Vec<TargetState>, Busy>> {
-        self.query(Query::Ping, |answer| match answer {
+        self.states(Query::Ping)
+    }
+
+    /// Asks every switch of the map whether it is there.
+    #[must_use]
+    pub fn ping_switches(&self) -> Ticket<Result<Vec<TargetState>, Busy>> {
+        self.states(Query::PingSwitches)
+    }
+
+    fn states(&self, query: Query) -> Ticket<Result<Vec<TargetState>, Busy>> {
+        self.query(query, |answer| match answer {
             QueryAnswer::Ping(result) => Some(result),
             _ => None,
         })

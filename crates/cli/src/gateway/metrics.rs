@@ -54,7 +54,7 @@ struct Data(Watch);
 impl Collector for Data {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         // Nothing is said of what is not known yet.
-        let Some((health, silent)) = self.0.last() else { return Ok(()) };
+        let Some((health, silent, switches)) = self.0.last() else { return Ok(()) };
         let mut gauge = |name, help, value| gauge(&mut encoder, name, help, value);
         gauge("at_risk_chunks", "Chunks that have fewer copies than are wanted", health.at_risk)?;
         let last = health.at_risk_by_copies.get("1").copied().unwrap_or(0);
@@ -80,6 +80,7 @@ impl Collector for Data {
         gauge("moved_bytes", "Bytes put on emptier targets since targets were started", health.moved_bytes)?;
         gauge("whole", "1 when every chunk is known to have all its copies", health.whole.into())?;
         gauge("silent_targets", "Targets that do not answer", silent)?;
+        gauge("silent_switches", "Switches that do not answer: writers do their work", switches)?;
         let down = self.0.down();
         gauge("down_targets", "Targets that are down, as others say, too", down.targets.len() as u64)?;
         gauge(

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::client::S3;
 use crate::common::{Classes, Cluster, content, happened, signal, wait_until};
+use crate::metrics::scrape_gateway;
 
 const BUCKET: &str = "kept";
 
@@ -167,4 +168,21 @@ fn parity_comes_from_a_switch_and_from_the_gateway_while_it_is_down() {
     for (name, bytes) in &objects {
         assert!(get(&cluster, place.path(), name) == *bytes, "{name}");
     }
+    // An operator is told who stands still.
+    let is_up = |status: &Value, up: bool| status["switches"][0]["alive"] == up;
+    cluster.wait_for("the switch is seen", |status| is_up(status, true));
+    let switch = cluster.children("switch")[0];
+    signal(switch, "-STOP");
+    let gauge = || scrape_gateway(&data)["reservoir_gateway_silent_switches"];
+    let seen = cluster.wait_for("the switch is missed", |status| is_up(status, false) && happened(status, "switch"));
+    let id = seen["switches"][0]["id"].as_u64().unwrap();
+    assert!(happened(&seen, &format!("switch {id} is silent")), "{seen}");
+    assert!(
+        gauge() == 1.0 && String::from_utf8(cluster.run(&["status"])).unwrap().contains("is silent: others, or the")
+    );
+    signal(switch, "-CONT");
+    cluster.wait_for("it is back", |status| {
+        is_up(status, true) && happened(status, &format!("switch {id} answers again"))
+    });
+    assert!(gauge() == 0.0);
 }

@@ -165,6 +165,8 @@ pub enum Query {
     },
     /// To all: what they say of themselves.
     Ping,
+    /// To all aggregators of the map: whether they are there.
+    PingSwitches,
     /// To the group of a chunk: whether it has all its pieces, which are then promised as to a put of it.
     Renew {
         /// The chunk.
@@ -188,7 +190,7 @@ pub enum QueryAnswer {
     /// Ids in ascending order, each once, and the targets that did not answer. [`Busy`] also when so many targets were too
     /// busy until the end that the list would be worth nothing.
     List(Result<Found, Busy>),
-    /// One entry for each target of the map.
+    /// One entry for each target of the map, or for each aggregator.
     Ping(Result<Vec<TargetState>, Busy>),
     /// Whether enough targets in distinct failure domains promised a copy.
     Renew(Result<bool, Busy>),
@@ -207,7 +209,7 @@ impl Query {
     pub(super) const fn refused(&self) -> QueryAnswer {
         match self {
             Self::List { .. } => QueryAnswer::List(Err(Busy)),
-            Self::Ping => QueryAnswer::Ping(Err(Busy)),
+            Self::Ping | Self::PingSwitches => QueryAnswer::Ping(Err(Busy)),
             Self::Renew { .. } => QueryAnswer::Renew(Err(Busy)),
             Self::Mark => QueryAnswer::Mark(Err(Busy)),
             Self::Discard(_) => QueryAnswer::Discard(Err(Busy)),
@@ -372,7 +374,7 @@ pub struct Discarded {
     pub silent: Vec<NodeId>,
 }
 
-/// One target, as it answered a ping.
+/// One target, or aggregator, as it answered a ping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetState {
     /// Who.

@@ -94,6 +94,7 @@ impl OpenQuery {
         let (whom, question) = match query {
             Query::List { prefix } => (all(), Question::List { prefix, found: BTreeMap::new() }),
             Query::Ping => (all(), Question::Ping { alive: BTreeMap::new() }),
+            Query::PingSwitches => (context.map.aggregators().to_vec(), Question::Ping { alive: BTreeMap::new() }),
             Query::Renew { id, redundancy } => {
                 let wanted = Wanted::of(redundancy);
                 (members(&context.map, &id).1, Question::Renew { id, wanted, holders: Vec::new() })
