@@ -34,6 +34,9 @@ pub enum Request {
     Map(ClusterMap),
 }
 
+/// Bytes of parity that an aggregator computes at once, when nothing else is said.
+pub const MEMORY: u64 = 256 << 20;
+
 /// What an aggregator starts with.
 #[derive(Clone, Debug)]
 pub struct Setup {

@@ -32,6 +32,8 @@ const KEYS: (&str, &str) = ("RACKACCESSKEY", "the secret key of a rack");
 const METRICS: u16 = 7_100;
 /// Ids of switches begin here.
 const SWITCHES: usize = 1_000;
+/// What targets and switches say when they are.
+const READY: &str = "is ready on";
 
 /// What a cluster on a rack looks like.
 #[derive(Clone, Debug)]
@@ -225,10 +227,7 @@ impl Cluster {
             let mut command = self.command(self.host_of_switch(switch), &["switch", "--with-parent", "--id", &id]);
             command.env("RUST_LOG", "warn,node=info");
             let mut process = self.rack.start(command, &self.file(&format!("switch-{id}.log")))?;
-            wait_until("switches are ready", || {
-                ensure!(process.is_running(), "switch {id} ended: {}", process.output());
-                Ok(process.output().contains("is ready on"))
-            })?;
+            wait_for_line(&mut process, &format!("switch {id}"), READY)?;
             self.switches.push(process);
         }
         Ok(())
@@ -254,11 +253,7 @@ impl Cluster {
     }
 
     fn wait_ready(&mut self, id: usize) -> anyhow::Result<()> {
-        let target = self.target(id)?;
-        wait_until("targets are ready", || {
-            ensure!(target.is_running(), "target {id} ended: {}", target.output());
-            Ok(target.output().contains("is ready on"))
-        })
+        wait_for_line(self.target(id)?, &format!("target {id}"), READY)
     }
 
     /// Removes what a target has on its disk, which was killed.
@@ -375,10 +370,7 @@ impl Cluster {
         command.arg("--settings").arg(self.settings(gateway));
         command.env("RUST_LOG", "info");
         let mut process = self.rack.start(command, &self.file(&format!("gateway-{gateway}.log")))?;
-        wait_until("the gateway is up", || {
-            ensure!(process.is_running(), "the gateway ended: {}", process.output());
-            Ok(process.output().contains("gateway is up"))
-        })?;
+        wait_for_line(&mut process, "the gateway", "gateway is up")?;
         self.gateways[gateway] = Some(process);
         Ok(())
     }
@@ -468,6 +460,14 @@ impl Cluster {
         let page = self.rack.visit(host, || ureq::get(&url).call()?.body_mut().read_to_string())?;
         page.with_context(|| format!("target {id} does not give its metrics"))
     }
+}
+
+/// Waits until a process that was started says this, or ends.
+fn wait_for_line(process: &mut Process, who: &str, line: &str) -> anyhow::Result<()> {
+    wait_until(&format!("{who} is ready"), || {
+        ensure!(process.is_running(), "{who} ended: {}", process.output());
+        Ok(process.output().contains(line))
+    })
 }
 
 /// Waits until something holds.

@@ -2,13 +2,11 @@
 
 use std::net::SocketAddr;
 
+use protocol::aggregator::MEMORY;
 use protocol::id::NodeId;
 use serde::{Deserialize, Serialize};
 
 use super::{ClusterConfig, ConfigError, parse_size};
-
-/// Bytes of parity that an aggregator computes at once, when nothing is said.
-const MEMORY: u64 = 256 << 20;
 
 /// Section `[[switch]]`: an aggregator.
 #[derive(Clone, Debug, Serialize, Deserialize)]

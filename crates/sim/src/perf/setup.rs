@@ -225,8 +225,8 @@ impl Setup {
 
     /// Targets, initiators, and the lanes of aggregators.
     pub(super) fn nodes(&self) -> u32 {
-        let lanes = self.product().map_or(0, |profile| profile.aggregators * profile.lanes.max(1));
-        self.targets + self.initiators + lanes
+        let lanes = self.product().map_or(0, |profile| profile.aggregators.saturating_mul(profile.lanes.max(1)));
+        self.targets.saturating_add(self.initiators).saturating_add(lanes)
     }
 
     /// What the papers' machines are set to; `None` when the run is of the product's.

@@ -53,7 +53,7 @@ pub(super) fn first(setup: &Setup) -> Result<ClusterMap, String> {
     if last.as_nanos() >= LAST {
         return Err(format!("warm_up + length = {} s: choose 4 hours at most", last.as_nanos() / 1_000_000_000));
     }
-    if setup.initiators == 0 || u64::from(setup.targets) + u64::from(setup.initiators) >= u64::from(RUN) {
+    if setup.initiators == 0 || setup.nodes() >= RUN {
         return Err(format!("initiators = {}: choose one at least, and {RUN} nodes at most", setup.initiators));
     }
     if setup.targets == 0 || !setup.targets.is_multiple_of(copies) {

@@ -22,9 +22,6 @@ use crate::perf::setup::profile::Profile;
 use crate::perf::setup::{Load, Setup};
 use crate::perf::stock::Stock;
 
-/// Bytes of parity that an aggregator computes at once, as a daemon does.
-const MEMORY: u64 = 256 << 20;
-
 /// A chunk of zeros in its pieces. (Nothing is computed: machines do not look at payload.)
 fn in_pieces(code: Code, id: ChunkId, size: u32) -> Coded {
     let size = Header::piece_len(code, size as usize) as u32;
@@ -98,7 +95,7 @@ impl MachineSet for Products {
         let config = Config { link_rate: config.link_rate * u64::from(self.lanes), ..Config::clone(config) };
         let config = Arc::new(config);
         let ids = self.map.aggregators().iter();
-        let setup = |id| aggregator::Setup { id, map: self.map.clone(), memory: MEMORY, bug: None };
+        let setup = |id| aggregator::Setup { id, map: self.map.clone(), memory: aggregator::MEMORY, bug: None };
         ids.map(|id| Aggregator::new(setup(*id), Arc::clone(&config))).collect()
     }
 
