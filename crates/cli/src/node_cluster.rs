@@ -151,7 +151,7 @@ impl NodeCluster {
     fn asked(&self) -> anyhow::Result<Asked> {
         let (config, map) = (self.client.config(), self.client.map());
         let (states, usage, health) = (self.client.ping(), self.client.usage(), self.client.health());
-        let switches = self.client.ping_switches().wait()?.unwrap_or_default();
+        let switches = self.client.ping_switches().wait()?.context("the switches could not be asked")?;
         let switch = |switch: &SwitchConfig| SwitchInfo {
             id: switch.id,
             address: switch.address.to_string(),

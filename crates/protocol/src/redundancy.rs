@@ -56,6 +56,12 @@ impl Pieces {
         Self(self.0 & !other.0)
     }
 
+    /// Whether this one is among them.
+    #[must_use]
+    pub const fn contains(self, piece: Piece) -> bool {
+        self.0 & Self::bit(piece) != 0
+    }
+
     /// With one more.
     #[must_use]
     pub const fn with(self, piece: Piece) -> Self {

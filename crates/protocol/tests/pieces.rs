@@ -13,7 +13,7 @@ use protocol::machine::{Completion, Effect, Held, Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::redundancy::Piece;
 use protocol::time::{Instant, Span};
-use protocol::wire::{Answer, Bid, DataHeader, Message, OfferedWindow};
+use protocol::wire::{Ack, Answer, Bid, DataHeader, Message, OfferedWindow};
 
 const TRANSFER: Span = Span::from_micros(10);
 /// Targets, each of which has a piece but the last one.
@@ -113,6 +113,60 @@ fn one_question_and_one_answer_to_the_bids_and_pieces_one_after_the_other() {
         let decodes = matches!(&said.effects[..], [(_, Effect::Decode { pieces, .. })] if pieces.len() == 4);
         assert_eq!(decodes, target == 4, "{:?}", said.effects);
     }
+}
+
+#[test]
+fn an_offer_that_comes_twice_counts_once_and_one_of_no_piece_does_not() {
+    let mut initiator = initiator(false);
+    let (txn, round, _) = ask(&mut initiator, at(1_000));
+    for target in (2..=6).rev() {
+        offers(&mut initiator, at(1_000), (txn, round), target, Span::ZERO);
+        let twice = offers(&mut initiator, at(1_000), (txn, round), target, Span::ZERO);
+        assert!(twice.messages.is_empty(), "nothing is taken back: {:?}", twice.messages);
+    }
+    // There is no piece 15 of six; it is none of those of data either.
+    let bid =
+        Bid { txn: txn.of_piece(Piece(15)), round, answer: Answer::Window(window(Span::ZERO, TRANSFER.times(5))) };
+    let said = hear(&mut initiator, at(1_000), arriving(from(NodeId(TARGETS), &Message::Bid(bid))));
+    assert!(said.messages.is_empty(), "{:?}", said.messages);
+    let said = offers(&mut initiator, at(1_000), (txn, round), 1, Span::ZERO);
+    assert_eq!(accepted(&said).iter().map(|(target, _)| *target).collect::<Vec<_>>(), [1, 2, 3, 4]);
+}
+
+#[test]
+fn who_knows_nothing_of_its_offer_any_more_is_asked_again_at_once() {
+    let mut initiator = initiator(false);
+    let (txn, _) = all_but_one(&mut initiator, at(1_000));
+    let unknown = Message::Ack { txn, ack: Ack::Unknown };
+    let said = hear(&mut initiator, at(20_000), arriving(from(NodeId(4), &unknown)));
+    let asked: Vec<(TxnId, Option<Piece>)> = said.messages.iter().filter_map(get_of).collect();
+    let own = (txn.of_piece(Piece(3)), Some(Piece(3)));
+    assert!(!asked.is_empty() && asked.iter().all(|asked| *asked == own), "{asked:?}");
+}
+
+#[test]
+fn another_piece_is_asked_for_when_one_stops_in_its_midst() {
+    let mut initiator = initiator(false);
+    let (txn, mut now) = all_but_one(&mut initiator, at(1_000));
+    let payload = chunk().pieces[3].clone();
+    let header = DataHeader {
+        cluster: CLUSTER,
+        from: NodeId(4),
+        txn: txn.of_piece(Piece(3)),
+        offset: 0,
+        size: payload.len() as u32,
+    };
+    hear(&mut initiator, now, Input::Payload { header, payload: payload.slice(..100), arrived: Instant::FAR });
+    let mut repairs = 0;
+    loop {
+        now = deadline(&mut initiator);
+        let said = hear(&mut initiator, now, Input::Wake);
+        repairs += said.messages.iter().filter(|message| matches!(message, Message::Repair(_))).count();
+        if said.messages.iter().any(|message| get_of(message).is_some()) {
+            break;
+        }
+    }
+    assert_eq!(repairs, 2, "the end alone may have been lost");
 }
 
 #[test]

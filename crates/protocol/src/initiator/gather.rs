@@ -10,7 +10,7 @@ use super::get::{self, Get};
 use super::{Active, Bid, Context, Event, Fetched, GetError, Initiator, Instant, NodeId, Step, Txn, TxnId};
 use crate::machine::{Decoded, Effect, IgnoredReason};
 use crate::redundancy::{Piece, Pieces};
-use crate::wire::Answer;
+use crate::wire::{Ack, Answer};
 use question::{Chosen, Question};
 
 /// Times that all pieces are asked for, with somebody silent or busy, before the get fails.
@@ -99,7 +99,7 @@ impl Gather {
         if self.open.len() >= self.needs() + self.late.len() {
             return None;
         }
-        let known = self.holders.iter().copied().find(|(piece, _)| self.left.without(*piece) != self.left);
+        let known = self.holders.iter().copied().find(|(piece, _)| self.left.contains(*piece));
         let (piece, holder) =
             known.map(|(piece, holder)| (piece, Some(holder))).or(self.left.lowest().map(|piece| (piece, None)))?;
         self.takes(piece);
@@ -189,9 +189,9 @@ impl Initiator {
         let enough = may_remember.then_some(gather.needs());
         let before = gather.question.take();
         gather.question = Question::ask(&mut self.context, txn, &gather.job, before.as_ref(), enough);
-        // While it is open it counts as one transfer.
-        self.transfers += usize::from(gather.question.is_some());
-        self.transfers -= usize::from(before.is_some());
+        // It counts as the transfers that will come of it.
+        self.transfers += if gather.question.is_some() { gather.needs() } else { 0 };
+        self.transfers -= if before.is_some() { gather.needs() } else { 0 };
     }
 
     /// An answer to a question for any pieces. One that came when others were chosen says who has a piece.
@@ -203,9 +203,24 @@ impl Initiator {
             return self.choose_pieces(txn, false);
         }
         self.context.event(Event::Ignored(IgnoredReason::Late));
-        if let (Answer::Window(_), Some(piece)) = (bid.answer, bid.txn.piece()) {
-            gather.holders.push((piece, from));
+        // The same answer again is not taken back.
+        let is_open = gather.question.as_ref().is_some_and(|question| question.has_answered(from));
+        if let (false, Answer::Window(_), Some(piece)) = (is_open, bid.answer, bid.txn.piece()) {
+            if gather.left.contains(piece) && !gather.holders.contains(&(piece, from)) {
+                gather.holders.push((piece, from));
+            }
             self.context.release(bid.txn, bid.round, [from]);
+        }
+    }
+
+    /// A target that was chosen knows nothing of it: its offer had expired.
+    pub(super) fn gather_refused(&mut self, txn: TxnId, from: NodeId, ack: Ack) {
+        let open = self.gathers.get(&txn).map(|gather| gather.open.clone()).unwrap_or_default();
+        for (_, own) in open {
+            self.step(own, |active, context| match active {
+                Txn::Get(get) if get.is_served_by(from) => get.refused(context, from, ack),
+                _ => Step::Continue,
+            });
         }
     }
 
@@ -225,7 +240,7 @@ impl Initiator {
             self.context.memory.remember(gather.job.id, holders);
         }
         gather.question = None;
-        self.transfers -= 1;
+        self.transfers -= need;
         for Chosen { piece, .. } in &chosen {
             gather.takes(*piece);
         }

@@ -15,6 +15,7 @@ use super::{
 use crate::calendar::Window;
 use crate::config::GetChoice;
 use crate::machine::IgnoredReason;
+use crate::redundancy::Piece;
 use crate::transfer::Incoming;
 use crate::wire::{Ack, Answer, Bid, Direction, Grant, Granted, Grants, Leading, Message, OfferedWindow, Repair, Seek};
 
@@ -27,7 +28,7 @@ const REPAIRS: u8 = 8;
 const FRUITLESS: u8 = 8;
 
 /// A better offer could not gain more than this.
-const SOON: Span = Span::from_micros(200);
+pub(super) const SOON: Span = Span::from_micros(200);
 
 #[derive(Debug)]
 pub(super) struct Get {
@@ -65,9 +66,14 @@ pub(super) struct Job {
 impl Job {
     /// Its payload should have begun. Another piece is as good.
     fn note_late(&self, context: &mut Context) {
-        if let (Some(gather), Some(piece)) = (self.gather, self.id.piece()) {
+        if let Some((gather, piece)) = self.part() {
             context.gathered.push_back((gather, piece, Part::Late));
         }
+    }
+
+    /// Of what it is a part, and which.
+    fn part(&self) -> Option<(TxnId, Piece)> {
+        self.gather.map(|gather| (gather, self.id.piece().unwrap_or_default()))
     }
 }
 
@@ -315,9 +321,9 @@ impl Get {
     }
 
     fn end(&mut self, context: &mut Context, result: Result<Fetched, GetError>) -> Step {
-        match (self.job.gather, self.job.id.piece()) {
-            (Some(gather), Some(piece)) => context.gathered.push_back((gather, piece, Part::Over(result))),
-            _ => context.event(Event::Get { handle: self.job.handle, result }),
+        match self.job.part() {
+            Some((gather, piece)) => context.gathered.push_back((gather, piece, Part::Over(result))),
+            None => context.event(Event::Get { handle: self.job.handle, result }),
         }
         Step::Over
     }
@@ -472,6 +478,11 @@ impl Get {
         self.receive(context, from, (offered.size, offered.rate), (beginning(start, &offered), offered.transfer));
     }
 
+    /// Whether this holder was accepted, and its payload is not whole.
+    pub(super) fn is_served_by(&self, holder: NodeId) -> bool {
+        matches!(self.phase, Phase::Receiving { from, .. } if from == holder)
+    }
+
     /// Whether a holder has promised to send it.
     pub(super) const fn is_promised(&self) -> bool {
         matches!(self.phase, Phase::Receiving { .. } | Phase::Verifying { .. })
@@ -603,7 +614,8 @@ impl Get {
                     self.ask(context);
                     return Step::Continue;
                 }
-                if *repairs == 0 && incoming.is_empty() {
+                // What has begun to come may have lost its end only.
+                if incoming.is_empty() || *repairs > 0 {
                     self.job.note_late(context);
                 }
                 *repairs += 1;

@@ -81,7 +81,7 @@ pub struct Initiator {
     active: FlatMap<TxnId, Active, 4>,
     /// Gets of coded chunks; those of their pieces are active.
     gathers: BTreeMap<TxnId, Gather>,
-    /// Transactions of `active` that count against the depth.
+    /// Transactions of `active` that count against the depth, and those that open questions for any pieces will come to.
     transfers: usize,
     waiting: VecDeque<(Instant, Request)>,
     map_fetch: MapFetch,
@@ -346,6 +346,7 @@ impl Initiator {
         match &message {
             _ if self.active.contains_key(&txn) => {}
             Message::Bid(bid) if self.gathers.contains_key(&txn.whole()) => return self.gather_bid(from, *bid),
+            Message::Ack { ack, .. } if self.gathers.contains_key(&txn) => return self.gather_refused(txn, from, *ack),
             Message::Leading(Leading::Grant(grant)) => return self.context.give_back(from, grant),
             _ => return self.context.event(Event::Ignored(IgnoredReason::Late)),
         }

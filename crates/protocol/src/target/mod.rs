@@ -293,7 +293,7 @@ impl Target {
             Message::Leading(message) => self.leading(from, message),
             Message::PutRequest(request) => self.put_request(from, request),
             Message::GetRequest { txn, round, id, unreserved, earliest } => {
-                let any = id.code().is_some() && id.piece().is_none();
+                let any = id.code().is_some() && id == id.whole();
                 let pending = Pending::Get { from, txn, round, unreserved, earliest, any };
                 self.begin_effect(Effect::Lookup { id, promise: None }, pending);
             }

@@ -1,16 +1,13 @@
 //! The question of a coded get to its group: who has any piece, and when could it send that? One for all pieces, as each target has another,
 //! and only the holders know which.
 
-use super::super::get::{Job, Offer, fit};
+use super::super::get::{Job, Offer, SOON, fit};
 use super::super::multicast::Rounds;
 use super::super::round::Round;
 use super::super::{Answer, Bid, Context, Instant, NodeId, Span, TxnId, members};
 use crate::config::GetChoice;
 use crate::redundancy::{Piece, Pieces};
 use crate::wire::{Granted, Grants, Message};
-
-/// A better choice could not gain more than this.
-const SOON: Span = Span::from_micros(200);
 
 /// One round in which nobody was chosen yet.
 #[derive(Debug)]
@@ -24,6 +21,8 @@ pub(super) struct Question {
     hard: Instant,
     /// Whether nobody else is waited for when what was offered is enough.
     has_waited: bool,
+    /// Those that there are.
+    pieces: Pieces,
     /// Not where somebody may be asked who is not of the group.
     may_multicast: bool,
     /// Whether only those were asked who are remembered as holders.
@@ -73,6 +72,7 @@ impl Question {
         let by_multicast = context.send_group(group, &round.asked_of, &request, may_multicast);
         let mut reachability = Rounds::default();
         reachability.ask(context.now, by_multicast.then_some(&round.asked_of));
+        let pieces = Pieces::first(job.id.code()?.fragments());
         let (now, offers) = (context.now, Vec::new());
         let (soft, hard) = (now + context.patience(), now + context.config.bid_timeout);
         Some(Self {
@@ -84,6 +84,7 @@ impl Question {
             soft,
             hard,
             has_waited: false,
+            pieces,
             may_multicast,
             is_narrow,
         })
@@ -98,6 +99,11 @@ impl Question {
         self.offers.iter().map(|(piece, offer)| (*piece, offer.0))
     }
 
+    /// Whether somebody said already what it offers, or does not.
+    pub(super) fn has_answered(&self, from: NodeId) -> bool {
+        self.round.answered.contains(&from)
+    }
+
     /// An answer; whether it is one to this round.
     pub(super) fn bid(&mut self, context: &mut Context, from: NodeId, bid: &Bid) -> bool {
         if bid.round != self.round.number || !self.round.awaits(from) {
@@ -107,8 +113,10 @@ impl Question {
         self.reachability.answered(context, from);
         context.bid_arrived(self.since);
         match (bid.answer, bid.txn.piece()) {
-            (Answer::Window(offered), Some(piece)) => self.offers.push((piece, (from, offered, context.arrived))),
-            (Answer::Busy(wait), _) => self.round.note_busy(wait),
+            (Answer::Window(offered), Some(piece)) if self.pieces.contains(piece) => {
+                self.offers.push((piece, (from, offered, context.arrived)));
+            }
+            // Who is busy, or has none, may be asked for a piece by itself.
             _ => {}
         }
         true
@@ -131,20 +139,20 @@ impl Question {
             |(_, (_, offered, _)): &(Piece, Offer)| offered.done <= offered.transfer.times(2 + need as u64) + SOON;
         let is_soon = context.config.get_choice == GetChoice::FirstGood
             && data.and_not(here).and_not(offered).is_empty()
-            && self.offers.iter().filter(|(piece, _)| data.with(*piece) == data).all(is_good);
+            && self.offers.iter().filter(|(piece, _)| data.contains(*piece)).all(is_good);
         self.has_waited |= woken && context.now >= self.soft;
         let is_over = self.round.is_complete() || woken && context.now >= self.hard;
         let is_settled = is_enough && (is_soon || is_alone || self.has_waited);
-        if !is_over && !is_settled && !(self.is_narrow && self.has_waited) {
+        if !(is_over || is_settled || self.is_narrow && self.has_waited) {
             return None;
+        }
+        // Who was waited for in vain is not waited for by the next.
+        if self.has_waited {
+            self.round.outstanding().for_each(|node| context.miss(node, self.since));
         }
         if !is_enough && self.is_narrow {
             // All are asked next, which takes back what was offered.
             return Some(Vec::new());
-        }
-        if !is_enough {
-            let silent: Vec<NodeId> = self.round.outstanding().collect();
-            silent.into_iter().for_each(|node| context.miss(node, self.since));
         }
         Some(self.accept(context, here, data, need))
     }
@@ -153,12 +161,12 @@ impl Question {
     fn accept(&self, context: &mut Context, here: Pieces, data: Pieces, need: usize) -> Vec<Chosen> {
         let mut offers = self.offers.clone();
         offers.sort_by_key(|(piece, (from, offered, at))| {
-            let decoding = if data.with(*piece) == data { Span::ZERO } else { offered.transfer };
+            let decoding = if data.contains(*piece) { Span::ZERO } else { offered.transfer };
             (*at + offered.done + decoding, *piece, *from)
         });
         let (mut taken, mut chosen, mut granted) = (here, Vec::new(), Grants::new());
         for (piece, offer) in offers {
-            if chosen.len() == need || taken.with(piece) == taken {
+            if chosen.len() == need || taken.contains(piece) {
                 continue;
             }
             let (target, offered, at) = offer;

@@ -42,12 +42,7 @@ impl Put {
         let mut holders: Vec<NodeId> = held.iter().map(|(holder, _)| *holder).collect();
         holders.sort_unstable();
         holders.dedup();
-        if self.job.payload.is_common() {
-            context.memory.remember(self.job.id, holders.clone());
-        } else {
-            held.iter()
-                .for_each(|(holder, piece)| context.memory.remember(self.job.id.of_piece(*piece), vec![*holder]));
-        }
+        context.memory.remember(self.job.id, holders.clone());
         let rounds = if self.progress.sent { self.progress.rounds } else { 0 };
         let (copies, wanted) = self.progress.reached();
         let stored = Stored { holders, copies, wanted, took: context.now.since(self.job.asked), rounds };
