@@ -77,7 +77,7 @@ impl Ceilings {
     /// The most that a put can reach of what is kept so.
     fn put(&self, redundancy: Redundancy) -> f64 {
         if self.disk_mb_per_s > 0.0 {
-            self.socket_mb_per_s.min(self.disk_mb_per_s / redundancy.stored_per_byte())
+            self.socket_mb_per_s.min(self.disk_mb_per_s / room::stored_per_byte(redundancy))
         } else {
             self.put_mb_per_s
         }
@@ -345,7 +345,7 @@ impl Bench {
             socket_mb_per_s: socket,
             disk_mb_per_s: disk.write,
             disk_read_mb_per_s: disk.read,
-            put_mb_per_s: socket.min(disk.write / self.copies().stored_per_byte()),
+            put_mb_per_s: socket.min(disk.write / room::stored_per_byte(self.copies())),
             // A file system without reads past the page cache has no disk to wait for.
             get_mb_per_s: if disk.read > 0.0 { socket.min(disk.read) } else { socket },
         })

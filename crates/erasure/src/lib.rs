@@ -68,6 +68,12 @@ impl Code {
         self.data() + self.parity()
     }
 
+    /// Bytes of fragments for each byte of data; what blocks are filled up with is not counted.
+    #[must_use]
+    pub fn stored_per_byte(self) -> f64 {
+        self.fragments() as f64 / self.data() as f64
+    }
+
     /// Bytes in each fragment of `length` bytes of data: whole blocks. The last ones of data are filled up with zeros.
     #[must_use]
     pub const fn fragment_len(self, length: usize) -> usize {

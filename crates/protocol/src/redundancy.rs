@@ -160,12 +160,6 @@ impl Redundancy {
         }
     }
 
-    /// Bytes on disks for each byte that is put; headers are not counted.
-    #[must_use]
-    pub fn stored_per_byte(self) -> f64 {
-        self.pieces() as f64 / self.enough() as f64
-    }
-
     /// How many failures of a domain it survives that is kept in so many of them, and one more: as many as it would be copies. 0 when it
     /// cannot be read.
     #[must_use]

@@ -20,6 +20,14 @@ const BATCH: usize = 1_024;
 /// Chunks that were put, with their holders.
 pub(super) type Put = Vec<(ChunkId, Vec<NodeId>)>;
 
+/// Bytes on disks for each byte that is put; headers are not counted.
+pub(super) fn stored_per_byte(redundancy: Redundancy) -> f64 {
+    match redundancy {
+        Redundancy::Copies(copies) => f64::from(copies),
+        Redundancy::Code(code) => code.stored_per_byte(),
+    }
+}
+
 impl Bench {
     /// The payload that each of so many measurements may put, in chunks or objects of this size. An error when that is too
     /// little.
@@ -38,7 +46,7 @@ impl Bench {
                 rustix::fs::statvfs(directory.path()).context("the room for the benchmark cannot be found out")?;
             free = free.min(space.f_bavail.saturating_mul(space.f_frsize));
         }
-        let stored = redundancy.stored_per_byte();
+        let stored = stored_per_byte(redundancy);
         let each = (free as f64 / stored) as u64 / USED.1 * USED.0 / measurements.max(1) as u64;
         let least = LEAST.max(size as u64);
         ensure!(

@@ -385,10 +385,7 @@ impl Target {
                 self.put_looked_up(from, request, arrived, found);
             }
             (Pending::Get { from, txn, round, unreserved, earliest, any }, Completion::Found(found)) => match found {
-                Some(Held { id, size }) => {
-                    let txn = id.piece().filter(|_| any).map_or(txn, |piece| txn.of_piece(piece));
-                    self.offer_get(from, txn, round, (id, size, any), unreserved, earliest);
-                }
+                Some(held) => self.offer_get(from, txn, round, (held, any), unreserved, earliest),
                 None => self.bid(from, txn, round, Answer::NotHere),
             },
             (Pending::Granted { from, txn, round }, Completion::Found(found)) => {

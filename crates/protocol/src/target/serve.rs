@@ -5,7 +5,7 @@ use core::ops::Add;
 use bytes::Bytes;
 
 use super::{
-    Ack, Answer, ChunkId, DataHeader, Effect, Event, Instant, Message, NodeId, OfferedWindow, Output, Pending,
+    Ack, Answer, ChunkId, DataHeader, Effect, Event, Held, Instant, Message, NodeId, OfferedWindow, Output, Pending,
     ReadFailure, Repair, Span, Target, TxnId, Window, is_newer, limits,
 };
 use crate::machine::{Destination, IgnoredReason};
@@ -65,17 +65,18 @@ impl Serving {
 }
 
 impl Target {
-    /// Offers to send what is `held`: its id, its size, and whether any piece of its chunk was asked for.
+    /// Offers to send what is held; whether any piece of its chunk was asked for, which is answered by the part that fetches this one.
     pub(super) fn offer_get(
         &mut self,
         from: NodeId,
         txn: TxnId,
         round: u8,
-        held: (ChunkId, u32, bool),
+        (held, any): (Held, bool),
         unreserved: bool,
         earliest: Span,
     ) {
-        let (id, size, any) = held;
+        let Held { id, size } = held;
+        let txn = id.piece().filter(|_| any).map_or(txn, |piece| txn.of_piece(piece));
         match self.servings.get(&txn) {
             // Another's transaction, or a round that is over: nobody waits for an answer.
             Some(serving) if serving.from != from || is_newer(serving.round, round) => {

@@ -8,7 +8,6 @@
 use erasure::Code;
 use hdrhistogram::Histogram;
 use protocol::config::Config;
-use protocol::redundancy::Redundancy;
 use protocol::time::Span;
 use protocol::wire::DATA_HEADER;
 
@@ -98,11 +97,6 @@ impl Profile {
         self.loss.is_some() && self.config.census_interval > Span::ZERO
     }
 
-    /// How chunks are kept.
-    fn redundancy(&self) -> Redundancy {
-        self.code.map_or(Redundancy::Copies(self.copies), Redundancy::Code)
-    }
-
     /// How the protocol is called; Replicast otherwise than the paper's.
     #[must_use]
     pub fn name(&self) -> String {
@@ -112,7 +106,7 @@ impl Profile {
     /// Upper bounds in requests per second, whose parts are the shares of this profile.
     pub(in crate::perf) fn bounds(&self, setup: &Setup) -> Bounds {
         let (gets, puts) = (f64::from(self.reads) / 100.0, 1.0 - f64::from(self.reads) / 100.0);
-        let (copies, size) = (self.redundancy().stored_per_byte(), setup.mean_size());
+        let (copies, size) = (self.code.map_or(f64::from(self.copies), Code::stored_per_byte), setup.mean_size());
         let (targets, initiators) = (f64::from(setup.targets), f64::from(setup.initiators));
         let is_once = if self.code.is_some() { self.aggregators > 0 } else { self.config.transport.is_common() };
         let sent = if is_once { 1.0 } else { copies };

@@ -169,10 +169,9 @@ fn bounds(args: &RackArgs, case: Case, transport: Transport, redundancy: Redunda
     let link = f64::from(args.rate) / 8.0;
     let lost = if condition == Condition::Slow { 1.0 - 1.0 / f64::from(SLOW) } else { 0.0 };
     let (initiators, targets) = (f64::from(gateways) * link, (f64::from(args.targets) - lost) * link);
-    let kept = redundancy.stored_per_byte();
-    let is_once = match redundancy {
-        Redundancy::Copies(_) => transport.is_common(),
-        Redundancy::Code(_) => aggregator,
+    let (kept, is_once) = match redundancy {
+        Redundancy::Copies(copies) => (f64::from(copies), transport.is_common()),
+        Redundancy::Code(code) => (code.stored_per_byte(), aggregator),
     };
     let sent = if is_once { 1.0 } else { kept };
     let switch = if aggregator { link * f64::from(SWITCH_CABLES) / kept } else { f64::INFINITY };
