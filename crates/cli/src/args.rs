@@ -14,7 +14,7 @@ mod plan;
 mod switch;
 mod target;
 mod users;
-pub(crate) use objects::{GetArgs, LsArgs, MigrateArgs, ObjectArgs, PutArgs, RmArgs, StatArgs};
+pub(crate) use objects::{GetArgs, LsArgs, MigrateArgs, ObjectArgs, PutArgs, RewriteArgs, RmArgs, StatArgs};
 pub(crate) use plan::{ClusterCommand, PlanArgs, ShowArgs};
 pub(crate) use switch::SwitchArgs;
 pub(crate) use target::{JoinArgs, TargetArgs};
@@ -53,6 +53,8 @@ pub(crate) enum Command {
     Ls(LsArgs),
     /// Remove an object, or a tree of them.
     Rm(RmArgs),
+    /// Keep a bucket's objects otherwise, in the background, or show how they are kept: copies, or pieces of a code.
+    Rewrite(RewriteArgs),
     /// Move the files that earlier versions kept beside the objects into a bucket.
     Migrate(MigrateArgs),
     /// Show the cluster at a glance.

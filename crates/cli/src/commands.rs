@@ -8,7 +8,8 @@ use crate::client::Gateway;
 use crate::output::{self, json, line};
 use crate::watch::WITHOUT_SWITCH;
 use crate::{
-    bench, catalog, clean, keys, local_cluster, log, memory, migrate, objects, plan, roles, simulate, units, up, users,
+    bench, catalog, clean, keys, local_cluster, log, memory, migrate, objects, plan, rewrite, roles, simulate, units,
+    up, users,
 };
 
 /// Groups that a line names at most.
@@ -41,6 +42,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Command::Stat(args) => objects::stat(&args),
         Command::Ls(args) => objects::list(&args),
         Command::Rm(args) => objects::remove(&args),
+        Command::Rewrite(args) => rewrite::run(&args),
         Command::Migrate(args) => migrate::run(&args),
         Command::Status(args) => status(&args),
         Command::User(command) => users::user(&command),

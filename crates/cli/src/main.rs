@@ -29,6 +29,7 @@ mod password;
 mod permissions;
 mod plan;
 mod process;
+mod rewrite;
 mod roles;
 mod running;
 mod s3_endpoint;

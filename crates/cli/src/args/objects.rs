@@ -93,6 +93,19 @@ pub(crate) struct RmArgs {
     pub(crate) with: ObjectArgs,
 }
 
+/// Settings of `rewrite`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct RewriteArgs {
+    /// The bucket: s3://BUCKET.
+    pub(crate) bucket: Location,
+    /// The storage class that its objects get, also those that are put from now on without one. Left out: what they have is shown.
+    #[arg(long, value_name = "CLASS")]
+    pub(crate) class: Option<String>,
+    /// Whose objects, in which cluster, and how to print.
+    #[command(flatten)]
+    pub(crate) with: ObjectArgs,
+}
+
 /// Settings of `migrate`. All targets and a gateway must run.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct MigrateArgs {

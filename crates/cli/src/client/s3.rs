@@ -39,6 +39,7 @@ pub(crate) struct Listed {
     pub(crate) size: u64,
     pub(crate) modified: String,
     pub(crate) etag: String,
+    pub(crate) storage_class: String,
 }
 
 /// What S3 answered instead of doing it.
@@ -315,6 +316,7 @@ impl S3 {
             size: object.size.unwrap_or(0),
             modified: object.last_modified.unwrap_or_default(),
             etag: object.etag.unwrap_or_default().trim_matches('"').to_owned(),
+            storage_class: object.storage_class.unwrap_or_else(|| "STANDARD".to_owned()),
         });
         Ok((listed.collect(), page.next_continuation_token))
     }

@@ -174,15 +174,19 @@ fn parity_comes_from_a_switch_and_from_the_gateway_while_it_is_down() {
     let switch = cluster.children("switch")[0];
     signal(switch, "-STOP");
     let gauge = || scrape_gateway(&data)["reservoir_gateway_silent_switches"];
-    let seen = cluster.wait_for("the switch is missed", |status| is_up(status, false) && happened(status, "switch"));
+    let seen = cluster.wait_for("the switch is missed", |status| is_up(status, false));
+    // The gateway notes it when it looks the next time, as it did when it was killed.
+    wait_until("it is counted", || gauge() == 1.0);
     let id = seen["switches"][0]["id"].as_u64().unwrap();
-    assert!(happened(&seen, &format!("switch {id} is silent")), "{seen}");
+    let text = String::from_utf8(cluster.run(&["status"])).unwrap();
     assert!(
-        gauge() == 1.0 && String::from_utf8(cluster.run(&["status"])).unwrap().contains("is silent: others, or the")
+        text.contains(&format!("switch {id} at ")) && text.contains("is silent: others, or the gateways"),
+        "{text}"
     );
     signal(switch, "-CONT");
-    cluster.wait_for("it is back", |status| {
-        is_up(status, true) && happened(status, &format!("switch {id} answers again"))
-    });
-    assert!(gauge() == 0.0);
+    wait_until("it is counted no more", || gauge() == 0.0);
+    let after = cluster.wait_for("it is back", |status| is_up(status, true));
+    for what in ["is silent", "answers again"] {
+        assert!(happened(&after, &format!("switch {id} {what}")), "{after}");
+    }
 }

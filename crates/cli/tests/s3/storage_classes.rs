@@ -210,3 +210,54 @@ fn rules_move_objects_to_other_classes() {
     assert!(s3.get(BUCKET, "up/large").is(200).body == content(3 * MIB, 3));
     assert_eq!(s3.head(BUCKET, "down/large").is(200).header("last-modified"), modified);
 }
+
+#[test]
+fn a_bucket_is_kept_otherwise_by_one_command() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path().join("data");
+    assert!(Cluster::start(&directory, &["--targets", "3"]).stop());
+    let mut classes = Classes::of(&directory);
+    classes.plain = classes.plain.replacen("[s3]\n", "[s3]\nlifecycle_day_seconds = 1\n", 1);
+    classes.write("RAID = { code = \"2+1\" }");
+    let cluster = Cluster::start(&directory, &[]);
+    let s3 = S3::of(&cluster);
+    s3.put(BUCKET, "", b"").is(200);
+    // Older versions are rewritten as well.
+    let on = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
+    s3.ask("PUT", (BUCKET, ""), &[("versioning", "")], &[], on.as_bytes()).is(200);
+    let tags = "<Tagging><TagSet><Tag><Key>of</Key><Value>a &amp; b</Value></Tag></TagSet></Tagging>";
+    s3.ask("PUT", (BUCKET, ""), &[("tagging", "")], &[], tags.as_bytes()).is(200);
+    let rule = "<Rule><ID>mine</ID><Filter><Prefix>tmp/</Prefix></Filter><Status>Enabled</Status><Expiration><Days>300000</Days></Expiration></Rule>";
+    let rules = format!("<LifecycleConfiguration>{rule}</LifecycleConfiguration>");
+    s3.ask("PUT", (BUCKET, ""), &[("lifecycle", "")], &[], rules.as_bytes()).is(200);
+    let of = |seed| content(3 * MIB, seed);
+    let old = put(&s3, "twice", &of(1), None).is(200).header("x-amz-version-id").to_owned();
+    put(&s3, "twice", &of(2), None).is(200);
+    put(&s3, "once", &of(3), None).is(200);
+
+    let at = format!("s3://{BUCKET}");
+    let refused = cluster.try_run(&["rewrite", &at, "--class", "NONE"], b"");
+    assert!(
+        !refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("InvalidStorageClass"),
+        "{refused:?}"
+    );
+    let shown = || serde_json::from_slice::<Value>(&cluster.run(&["rewrite", &at, "--json"])).unwrap();
+    assert_eq!(shown()["classes"], serde_json::json!({ "STANDARD": { "objects": 2, "bytes": 6 * MIB } }));
+    for _ in 0..2 {
+        cluster.run(&["rewrite", &at, "--class", "RAID"]);
+    }
+    crate::common::wait_until("all is rewritten", || {
+        shown()["classes"] == serde_json::json!({ "RAID": { "objects": 2, "bytes": 6 * MIB } })
+    });
+    let version = [("versionId", &*old)];
+    crate::common::wait_until("the older version, too", || {
+        s3.ask("HEAD", (BUCKET, "twice"), &version, &[], b"").is(200).header(CLASS) == "RAID"
+    });
+    assert!(s3.ask("GET", (BUCKET, "twice"), &version, &[], b"").is(200).body == of(1));
+    assert!(s3.get(BUCKET, "twice").is(200).body == of(2) && s3.get(BUCKET, "once").is(200).body == of(3));
+    put(&s3, "new", &of(4), None).is(200);
+    assert_eq!(s3.head(BUCKET, "new").is(200).header(CLASS), "RAID");
+    // What the bucket said before, it says now.
+    assert_eq!(s3.list(BUCKET, &[("lifecycle", "")]).is(200).elements("ID"), ["mine", "reservoir-rewrite"]);
+    assert_eq!(s3.list(BUCKET, &[("tagging", "")]).is(200).elements("Key"), ["of", "reservoir:storage-class"]);
+}
