@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::Step;
 use super::aggregators::Aggregators;
 use super::api::*;
-use super::gather::Part;
 use super::memory::Memory;
 use super::multicast::Multicast;
+use super::part::Part;
 use super::silence::{Asking, Missed};
 
 use crate::calendar::{Calendar, least};

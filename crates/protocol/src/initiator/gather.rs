@@ -7,6 +7,7 @@ use bytes::Bytes;
 use erasure::Code;
 
 use super::get::{self, Get};
+use super::part::Part;
 use super::{Active, Bid, Context, Event, Fetched, GetError, Initiator, Instant, NodeId, Step, Txn, TxnId};
 use crate::machine::{Decoded, Effect, IgnoredReason};
 use crate::redundancy::{Piece, Pieces};
@@ -17,15 +18,6 @@ use question::{Chosen, Question};
 const ROUNDS: u8 = 4;
 /// So many times as long as a late answer takes an outstanding piece before another is asked for beside it.
 const LATE: u64 = 2;
-
-/// What comes of a piece.
-#[derive(Debug)]
-pub(super) enum Part {
-    /// It should have begun to come.
-    Late,
-    /// It is here, or cannot be had.
-    Over(Result<Fetched, GetError>),
-}
 
 /// See the [module](self).
 #[derive(Debug)]

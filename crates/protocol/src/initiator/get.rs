@@ -3,32 +3,32 @@
 use bytes::Bytes;
 
 mod hedge;
+mod job;
+mod offer;
 mod progress;
 
-use super::gather::Part;
 use super::multicast::Rounds;
+use super::part::Part;
 use super::round::{LeaderAttempts, Round};
 use super::{
-    Bug, ChunkId, Context, DataHeader, Deadline, Destination, Effect, Event, Fetched, GetError, GroupId, Instant,
-    NodeId, Span, Step, TxnId, members,
+    Bug, Context, DataHeader, Deadline, Destination, Effect, Event, Fetched, GetError, GroupId, Instant, NodeId, Span,
+    Step, TxnId, members,
 };
 use crate::calendar::Window;
 use crate::config::GetChoice;
 use crate::machine::IgnoredReason;
-use crate::redundancy::Piece;
 use crate::transfer::Incoming;
 use crate::wire::{Ack, Answer, Bid, Direction, Grant, Granted, Grants, Leading, Message, OfferedWindow, Repair, Seek};
 
 use hedge::{Hedge, beginning};
+pub(super) use job::Job;
+pub(super) use offer::{Offer, SOON, fit};
 use progress::Progress;
 
 /// Times that missing ranges are asked for without anything new arriving, before the next holder is tried.
 const REPAIRS: u8 = 8;
 /// Rounds in which nobody offered anything or was busy, with somebody silent, before the get fails.
 const FRUITLESS: u8 = 8;
-
-/// A better offer could not gain more than this.
-pub(super) const SOON: Span = Span::from_micros(200);
 
 #[derive(Debug)]
 pub(super) struct Get {
@@ -47,57 +47,10 @@ pub(super) struct Get {
     phase: Phase,
 }
 
-/// Who offered what, and when that came here.
-pub(super) type Offer = (NodeId, OfferedWindow, Instant);
-
-/// What was asked for.
-#[derive(Clone, Debug)]
-pub(super) struct Job {
-    pub(super) handle: u64,
-    pub(super) id: ChunkId,
-    /// Who was listed as a holder. They need not be in the group: the map may have changed since they took it.
-    pub(super) holders: Vec<NodeId>,
-    pub(super) asked: Instant,
-    pub(super) give_up_at: Instant,
-    /// Who gathers pieces, of which this is one.
-    pub(super) gather: Option<TxnId>,
-}
-
-impl Job {
-    /// Its payload should have begun. Another piece is as good.
-    fn note_late(&self, context: &mut Context) {
-        if let Some((gather, piece)) = self.part() {
-            context.gathered.push_back((gather, piece, Part::Late));
-        }
-    }
-
-    /// Of what it is a part, and which.
-    fn part(&self) -> Option<(TxnId, Piece)> {
-        self.gather.map(|gather| (gather, self.id.piece().unwrap_or_default()))
-    }
-}
-
 /// Those of `some` that are in the map, and not among `others`.
 fn beside(context: &Context, some: &[NodeId], others: &[NodeId]) -> Vec<NodeId> {
     let is_left = |id: &NodeId| context.map.target(*id).is_some() && !others.contains(id);
     some.iter().copied().filter(is_left).collect()
-}
-
-/// Reserves our port for a part of an offered window, which came here `at` a moment: from when on, and how far into the window. `None` when the
-/// port is taken for longer than the offer reaches. (What goes out in one piece anyway fits into any queue.)
-pub(super) fn fit(context: &mut Context, txn: TxnId, offered: &OfferedWindow, at: Instant) -> Option<(Instant, Span)> {
-    let window = at + offered.start;
-    let (start, _) = context.downlink.hole(window.max(context.now), offered.transfer);
-    let (offset, most) = (start.since(window), offered.length.less(offered.transfer));
-    let is_taken = start > window.max(context.now) && offset > most;
-    let is_long = offered.size as usize > context.config.quantum;
-    if context.config.transport.reserved {
-        if is_taken && is_long {
-            return None;
-        }
-        context.downlink.insert(Window { start, end: start + offered.transfer, txn });
-    }
-    Some((start, offset.min(most)))
 }
 
 #[derive(Debug)]

@@ -11,6 +11,7 @@ mod get;
 mod memory;
 mod multicast;
 mod newer;
+mod part;
 mod put;
 mod query;
 mod round;

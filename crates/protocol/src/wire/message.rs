@@ -21,8 +21,7 @@ pub enum Message {
     PutRequest(PutRequest),
     /// Target to initiator: the answer to a put or get request; to a list (of round 0) only that it is busy.
     Bid(Bid),
-    /// Initiator to group: these are chosen; a bidder that is not named is free again. Who was asked for any pieces is chosen for that which
-    /// it offered.
+    /// Initiator to group: these are chosen; a bidder that is not named is free again.
     Accept {
         /// Which transaction.
         txn: TxnId,
@@ -31,8 +30,7 @@ pub enum Message {
         /// The chosen, each with the part of its bid's window that will be used.
         granted: Grants,
     },
-    /// Initiator to group: who has this chunk, and when could it send it? Of a coded chunk: any piece of it; who has one answers with the
-    /// [part](TxnId::of_piece) of the transaction that fetches that piece.
+    /// Initiator to group: who has this chunk (of a coded one any piece: [`TxnId::of_piece`]), and when could it send it?
     GetRequest {
         /// Which transaction.
         txn: TxnId,
