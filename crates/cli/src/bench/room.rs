@@ -23,7 +23,7 @@ pub(super) type Put = Vec<(ChunkId, Vec<NodeId>)>;
 /// Bytes on disks for each byte that is put; headers are not counted.
 pub(super) fn stored_per_byte(redundancy: Redundancy) -> f64 {
     match redundancy {
-        Redundancy::Copies(copies) => f64::from(copies),
+        Redundancy::Copies(copies) => f64::from(copies.max(1)),
         Redundancy::Code(code) => code.stored_per_byte(),
     }
 }
