@@ -1,5 +1,6 @@
 //! Finds the caller of a request.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, header};
@@ -66,9 +67,9 @@ pub(crate) fn of_request(context: &mut S3AccessContext<'_>, users: &Users) -> S3
     let mut in_query = false;
     for (name, value) in parameters(query) {
         if let Some((_, key)) = PARAMETERS.iter().find(|(known, _)| *known == name) {
-            decode(value).into_iter().for_each(|value| examined.add(*key, value));
+            decode(value).into_iter().for_each(|value| examined.add(*key, value.into_owned()));
         } else if name == "X-Amz-Date" {
-            (date, in_query) = (decode(value), true);
+            (date, in_query) = (decode(value).map(Cow::into_owned), true);
         }
     }
     if user.is_some() {
@@ -112,7 +113,7 @@ fn add_headers(examined: &mut Context, headers: &HeaderMap) {
             examined.add(*key, value.to_owned());
         } else if name == "x-amz-copy-source" {
             copies = true;
-            let source = decode(value).unwrap_or_else(|| value.to_owned());
+            let source = decode(value).unwrap_or_else(|| value.into());
             // `/BUCKET/KEY` and `BUCKET/KEY` are the same source.
             examined.add("s3:x-amz-copy-source", source.trim_start_matches('/').to_owned());
         } else if name == "x-amz-tagging" {

@@ -2,6 +2,8 @@
 //! only what is listed as signed. Operations read every header, so that the holder of a signed address could ask for
 //! more with it.
 
+use std::borrow::Cow;
+
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use hyper::body::Body;
 use s3s::HttpResponse;
@@ -33,7 +35,7 @@ pub(crate) fn refusal<B: Body>(request: &Request<B>) -> Option<HttpResponse> {
             Err((status, code, why)) => return Some(plain(status, code, why)),
         },
         (1, false) => match in_header(headers) {
-            Some(listed) => listed.to_owned(),
+            Some(listed) => listed.into(),
             None => return Some(unreadable(headers)),
         },
         _ => {
@@ -58,7 +60,7 @@ pub(crate) fn refusal<B: Body>(request: &Request<B>) -> Option<HttpResponse> {
 }
 
 /// The list of signed headers in a signed address, which must be good for a sensible time; or status, code and message.
-fn in_address(query: &str) -> Result<String, (StatusCode, &'static str, &'static str)> {
+fn in_address(query: &str) -> Result<Cow<'_, str>, (StatusCode, &'static str, &'static str)> {
     let refusal = |why| Err((StatusCode::BAD_REQUEST, "AuthorizationQueryParametersError", why));
     if PARAMETERS.iter().any(|name| values_of(query, name).next().is_none()) {
         return refusal(
@@ -97,7 +99,7 @@ fn unreadable(headers: &HeaderMap) -> HttpResponse {
 }
 
 /// The values of a parameter, whose name may be encoded.
-fn values_of<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item = String> + 'a {
+fn values_of<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item = Cow<'a, str>> {
     let requested =
         parameters(query).filter(move |(requested, _)| decode(requested).is_some_and(|requested| requested == name));
     requested.map(|(_, value)| decode(value).unwrap_or_default())

@@ -1,5 +1,7 @@
 //! Parameters of a query, and percent encoding.
 
+use std::borrow::Cow;
+
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 /// The names and values in a query, as they are encoded.
@@ -23,13 +25,17 @@ pub(crate) fn encode_key(key: &str) -> String {
 }
 
 /// The reverse of [`encode`]; `None` for a broken escape, and for what is not UTF-8.
-pub(crate) fn decode(text: &str) -> Option<String> {
+pub(crate) fn decode(text: &str) -> Option<Cow<'_, str>> {
+    // Most have nothing to decode, and each request has several.
+    if !text.contains(['%', '+']) {
+        return Some(text.into());
+    }
     let is_digits = |rest: &str| rest.len() >= 2 && rest.as_bytes()[..2].iter().all(u8::is_ascii_hexdigit);
     if !text.split('%').skip(1).all(is_digits) {
         return None;
     }
     let spaced = text.replace('+', " ");
-    percent_decode_str(&spaced).decode_utf8().ok().map(Into::into)
+    percent_decode_str(&spaced).decode_utf8().ok().map(|text| text.into_owned().into())
 }
 
 #[cfg(test)]

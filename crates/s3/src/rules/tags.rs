@@ -36,7 +36,7 @@ pub(crate) fn read(text: &str) -> S3Result<Tags> {
 pub(crate) fn parse(text: &str) -> Option<Tags> {
     let pairs = text.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        Some((decode(key)?, decode(value)?))
+        Some((decode(key)?.into_owned(), decode(value)?.into_owned()))
     });
     pairs.collect()
 }

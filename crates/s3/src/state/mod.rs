@@ -91,6 +91,11 @@ impl State {
         take(&self.transfers, &Caller::of(extensions)?, extensions).await
     }
 
+    /// The same for a request that need not wait for it.
+    pub(crate) fn transfer_permit_now(&self, caller: &Caller, allowed: Option<Arc<Allowed>>) -> Option<Permit> {
+        self.transfers.take_now(caller.user.as_deref(), allowed).ok()
+    }
+
     /// The permit to make a list, for a request that is allowed.
     pub(crate) async fn list_permit(&self, extensions: &Extensions) -> S3Result<Permit> {
         take(&self.lists, &Caller::of(extensions)?, extensions).await
@@ -113,12 +118,17 @@ impl State {
         extensions: &Extensions,
         work: impl FnOnce(&Self) -> S3Result<T> + Send + 'static,
     ) -> S3Result<T> {
-        let permit = take(&self.queries, &Caller::of(extensions)?, extensions).await?;
+        let permit = self.query_permit(extensions).await?;
         self.blocking(move |state| {
             let _permit = permit;
             work(state)
         })
         .await
+    }
+
+    /// The permit to ask the catalog or to change it.
+    pub(crate) async fn query_permit(&self, extensions: &Extensions) -> S3Result<Permit> {
+        take(&self.queries, &Caller::of(extensions)?, extensions).await
     }
 
     /// Requests that transfer bytes of objects now.
