@@ -20,8 +20,7 @@ use crate::rules::encryption::{self, CustomerKey, customer_key};
 use crate::rules::preconditions::{Preconditions, preconditions};
 use crate::rules::{error, lifecycle, lock, storage_class, tags};
 use crate::state::State;
-use crate::state::admission::{Admission, Allowed};
-use crate::state::fair_queue::Permit;
+use crate::state::admission::Admission;
 
 /// How many tags an object has.
 const TAG_COUNT: HeaderName = HeaderName::from_static("x-amz-tagging-count");
@@ -135,29 +134,6 @@ fn find_version(state: &State, caller: &Caller, asked: &ReadRequest) -> S3Result
     Ok(Found { row, part, key, output, headers })
 }
 
-/// What is read.
-struct Read {
-    row: Row,
-    range: Bytes<u64>,
-    key: Option<DataKey>,
-}
-
-impl Read {
-    /// Reads the first piece before the answer begins, so that an object that cannot be read is an error and not a broken answer.
-    fn begin(self, state: &State, permit: Permit) -> S3Result<Begun> {
-        let mut reader = Reader::with_key(&state.objects, &self.row, self.range, self.key).map_err(error::s3)?;
-        let first = reader.piece().map_err(error::s3)?;
-        Ok(Begun { first, reader, permit })
-    }
-}
-
-/// What is being read.
-struct Begun {
-    first: Option<bytes::Bytes>,
-    reader: Reader,
-    permit: Permit,
-}
-
 /// The headers that the request overrides are set by `s3s`.
 pub(crate) async fn get_object(
     state: &State,
@@ -165,28 +141,16 @@ pub(crate) async fn get_object(
 ) -> S3Result<S3Response<GetObjectOutput>> {
     let caller = Caller::of(&request.extensions)?;
     let asked = read_request!(request.input);
-    let allowed = request.extensions.get::<Arc<Allowed>>().cloned();
-    let query = state.query_permit(&request.extensions).await?;
-    let work = move |state: &State| {
-        let Found { row, part, key, output, headers } = find_version(state, &caller, &asked)?;
-        drop(query);
+    let find = move |state: &State| find_version(state, &caller, &asked);
+    let begin = |state: &State, found: Found, permit| {
+        let Found { row, part, key, output, headers } = found;
         let length = part.length();
-        let read = Read { row, range: part.range, key };
-        // Most need not wait for the permit. To go on in this thread costs less than to find another.
-        let begun = match state.transfer_permit_now(&caller, allowed) {
-            Some(permit) => Ok(read.begin(state, permit)?),
-            None => Err(read),
-        };
-        Ok((begun, length, output, headers))
+        let mut reader = Reader::with_key(&state.objects, &row, part.range, key).map_err(error::s3)?;
+        // Before the answer begins, so that an object that cannot be read is an error and not a broken answer.
+        let first = reader.piece().map_err(error::s3)?;
+        Ok((first, reader, permit, length, output, headers))
     };
-    let (begun, length, output, headers) = state.blocking(work).await?;
-    let Begun { first, reader, permit } = match begun {
-        Ok(begun) => begun,
-        Err(read) => {
-            let permit = state.transfer_permit(&request.extensions).await?;
-            state.blocking(move |state| read.begin(state, permit)).await?
-        }
-    };
+    let (first, reader, permit, length, output, headers) = state.transfer(&request.extensions, find, begin).await?;
     let activity = request.extensions.get::<Admission>().map(|admission| Arc::clone(&admission.activity));
     let body = Some(body::stream(first, reader, length, permit, activity));
     Ok(S3Response { headers, ..S3Response::new(GetObjectOutput { body, ..output }) })

@@ -134,13 +134,11 @@ pub(crate) async fn upload_part(
         let headers = encryption::headers(&upload.record, customer.as_ref());
         Ok((upload, Expected { algorithm, ..expected }, sealing, headers))
     };
-    let (upload, expected, sealing, headers) = state.query(&request.extensions, find).await?;
-    let permit = state.transfer_permit(&request.extensions).await?;
-    let work = move |state: &State| {
+    let put = move |state: &State, (upload, expected, sealing, headers), permit| {
         let mut source = Incoming::new(body, expected, permit).sealed(sealing);
-        put_part(state, &upload, number, &mut source)
+        put_part(state, &upload, number, &mut source).map(|(part, _)| (part, headers))
     };
-    let (part, _) = state.blocking(work).await?;
+    let (part, headers) = state.transfer(&request.extensions, find, put).await?;
     let mut checksums = of_part(&part);
     let mut output = UploadPartOutput { e_tag: Some(ETag::Strong(part.etag)), ..UploadPartOutput::default() };
     set_checksums!(output, |name| checksums.remove(name));

@@ -59,10 +59,8 @@ pub(crate) async fn put_object(
     };
     let (body, input) = (request.input.body.take(), request.input);
     let find = move |state: &State| prepare(state, &caller, input, expected);
-    let prepared = state.query(&request.extensions, find).await?;
-    let permit = state.transfer_permit(&request.extensions).await?;
-    let work = move |state: &State| put(state, prepared, body, permit);
-    state.blocking(work).await.map(respond)
+    let put = move |state: &State, prepared, permit| put(state, prepared, body, permit);
+    state.transfer(&request.extensions, find, put).await.map(respond)
 }
 
 /// Refuses all that can be refused before the body is asked for.

@@ -141,7 +141,11 @@ impl FairQueue {
             }
             may
         });
-        if is_taken { Ok(Permit { slot: Slot { party, queue: self.clone() }, _allowed: allowed }) } else { Err(allowed) }
+        if is_taken {
+            Ok(Permit { slot: Slot { party, queue: self.clone() }, _allowed: allowed })
+        } else {
+            Err(allowed)
+        }
     }
 
     /// Gives what is left to the waiters that may have it.

@@ -91,11 +91,6 @@ impl State {
         take(&self.transfers, &Caller::of(extensions)?, extensions).await
     }
 
-    /// The same for a request that need not wait for it.
-    pub(crate) fn transfer_permit_now(&self, caller: &Caller, allowed: Option<Arc<Allowed>>) -> Option<Permit> {
-        self.transfers.take_now(caller.user.as_deref(), allowed).ok()
-    }
-
     /// The permit to make a list, for a request that is allowed.
     pub(crate) async fn list_permit(&self, extensions: &Extensions) -> S3Result<Permit> {
         take(&self.lists, &Caller::of(extensions)?, extensions).await
@@ -118,7 +113,7 @@ impl State {
         extensions: &Extensions,
         work: impl FnOnce(&Self) -> S3Result<T> + Send + 'static,
     ) -> S3Result<T> {
-        let permit = self.query_permit(extensions).await?;
+        let permit = take(&self.queries, &Caller::of(extensions)?, extensions).await?;
         self.blocking(move |state| {
             let _permit = permit;
             work(state)
@@ -126,9 +121,32 @@ impl State {
         .await
     }
 
-    /// The permit to ask the catalog or to change it.
-    pub(crate) async fn query_permit(&self, extensions: &Extensions) -> S3Result<Permit> {
-        take(&self.queries, &Caller::of(extensions)?, extensions).await
+    /// Asks the catalog, as [`query`](Self::query) does, and transfers bytes of what was found, when the request has the permit for that as well. Most
+    /// need not wait for it, and go on in the same thread, which costs less than to find another.
+    pub(crate) async fn transfer<Q: Send + 'static, T: Send + 'static>(
+        &self,
+        extensions: &Extensions,
+        query: impl FnOnce(&Self) -> S3Result<Q> + Send + 'static,
+        transfer: impl FnOnce(&Self, Q, Permit) -> S3Result<T> + Send + 'static,
+    ) -> S3Result<T> {
+        let caller = Caller::of(extensions)?;
+        let allowed = extensions.get::<Arc<Allowed>>().cloned();
+        let permit = take(&self.queries, &caller, extensions).await?;
+        let begin = move |state: &Self| {
+            let found = query(state)?;
+            drop(permit);
+            match state.transfers.take_now(caller.user.as_deref(), allowed) {
+                Ok(permit) => transfer(state, found, permit).map(Ok),
+                Err(_) => Ok(Err((found, transfer))),
+            }
+        };
+        match self.blocking(begin).await? {
+            Ok(done) => Ok(done),
+            Err((found, transfer)) => {
+                let permit = self.transfer_permit(extensions).await?;
+                self.blocking(move |state| transfer(state, found, permit)).await
+            }
+        }
     }
 
     /// Requests that transfer bytes of objects now.
