@@ -69,6 +69,28 @@ const SOON: [&str; 8] = [
     "silent-is-empty",
 ];
 
+/// The first seeds that show what shows late: they are tried before the others, which are most of the time of this test. Where a change of the rules
+/// has moved one it is looked for from the first on: put in what the test prints.
+const LATE: [(&str, u64); 17] = [
+    ("let-go-at-once", 1_382),
+    ("no-limit", 438),
+    ("silent-is-empty", 393),
+    ("stale-stamps", 237),
+    ("wrong-coefficient", 186),
+    ("swap-pieces", 186),
+    ("skip-renewal", 152),
+    ("vouch-old-map", 107),
+    ("never-seek", 79),
+    ("resume-over-torn", 75),
+    ("stay-by-rank", 64),
+    ("trust-clean", 56),
+    ("take-out-all-silent", 52),
+    ("count-all-the-time", 52),
+    ("ignore-redundancy", 46),
+    ("clear-tail", 42),
+    ("keep-copies", 36),
+];
+
 #[test]
 fn every_planted_defect_is_found() {
     let (next, missed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -83,7 +105,9 @@ fn every_planted_defect_is_found() {
                         continue;
                     }
                     let most = if SOON.contains(&planted.name()) { 500 } else { SEEDS };
-                    match (1..=most).find_map(|seed| Some((seed, run_seed(seed, Some(*planted)).failure?))) {
+                    let late = LATE.iter().filter(|(name, seed)| *name == planted.name() && *seed <= most);
+                    let mut seeds = late.map(|(_, seed)| *seed).chain(1..=most);
+                    match seeds.find_map(|seed| Some((seed, run_seed(seed, Some(*planted)).failure?))) {
                         Some((seed, why)) => println!("{}: seed {seed}: {why}", planted.name()),
                         None => missed.lock().unwrap().push(planted.name()),
                     }
