@@ -108,7 +108,7 @@ impl World<'_> {
             }
             target::Event::Restored { id: chunk, since } => {
                 self.note(21, id, 0, || trace::target_event(&event));
-                self.was_lacking(id, chunk, since);
+                self.was_lacking(id, chunk, self.began(id, since));
                 self.whole.made = Some(self.now);
                 // A put does not know of the copies that a holder makes.
                 self.open.values_mut().for_each(|asked| asked.share(chunk));
