@@ -166,18 +166,24 @@ fn status_says_which_classes_a_silent_target_hides_objects_of() {
     assert!(cluster.stop());
 }
 
-/// By rules objects move, without becoming other versions: to fewer copies, and to more, which there are before it is said.
-#[test]
-fn rules_move_objects_to_other_classes() {
+/// A cluster of three targets with a bucket and these storage classes, where a day of rules lasts a second.
+fn cluster_with(classes: &str) -> (tempfile::TempDir, Cluster, S3) {
     let place = tempfile::tempdir().unwrap();
     let directory = place.path().join("data");
     assert!(Cluster::start(&directory, &["--targets", "3"]).stop());
-    let mut classes = Classes::of(&directory);
-    classes.plain = classes.plain.replacen("[s3]\n", "[s3]\nlifecycle_day_seconds = 1\n", 1);
-    classes.write("ONEZONE_IA = { copies = 1 }\nREDUCED_REDUNDANCY = { copies = 2 }");
+    let mut settings = Classes::of(&directory);
+    settings.plain = settings.plain.replacen("[s3]\n", "[s3]\nlifecycle_day_seconds = 1\n", 1);
+    settings.write(classes);
     let cluster = Cluster::start(&directory, &[]);
     let s3 = S3::of(&cluster);
     s3.put(BUCKET, "", b"").is(200);
+    (place, cluster, s3)
+}
+
+/// By rules objects move, without becoming other versions: to fewer copies, and to more, which there are before it is said.
+#[test]
+fn rules_move_objects_to_other_classes() {
+    let (_place, cluster, s3) = cluster_with("ONEZONE_IA = { copies = 1 }\nREDUCED_REDUNDANCY = { copies = 2 }");
     let (small, large) = (content(1_000, 1), content(3 * MIB, 2));
     put(&s3, "down/small", &small, None).is(200);
     put(&s3, "down/large", &large, None).is(200);
@@ -213,15 +219,7 @@ fn rules_move_objects_to_other_classes() {
 
 #[test]
 fn a_bucket_is_kept_otherwise_by_one_command() {
-    let place = tempfile::tempdir().unwrap();
-    let directory = place.path().join("data");
-    assert!(Cluster::start(&directory, &["--targets", "3"]).stop());
-    let mut classes = Classes::of(&directory);
-    classes.plain = classes.plain.replacen("[s3]\n", "[s3]\nlifecycle_day_seconds = 1\n", 1);
-    classes.write("RAID = { code = \"2+1\" }");
-    let cluster = Cluster::start(&directory, &[]);
-    let s3 = S3::of(&cluster);
-    s3.put(BUCKET, "", b"").is(200);
+    let (_place, cluster, s3) = cluster_with("RAID = { code = \"2+1\" }");
     // Older versions are rewritten as well.
     let on = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
     s3.ask("PUT", (BUCKET, ""), &[("versioning", "")], &[], on.as_bytes()).is(200);

@@ -107,11 +107,10 @@ impl FairQueue {
     /// A permit for a request of `user`; `None` when too many wait already, or it waits too long. `allowed` is that of a
     /// request without a signature.
     pub(crate) async fn take(&self, user: Option<&str>, allowed: Option<Arc<Allowed>>) -> Option<Permit> {
-        let allowed = match self.take_now(user, allowed) {
-            Ok(permit) => return Some(permit),
-            Err(allowed) => allowed,
-        };
         let party = user.map(str::to_owned);
+        if let Some(slot) = self.slot_now(&party) {
+            return Some(Permit { slot, _allowed: allowed });
+        }
         let (sender, receiver) = oneshot::channel();
         self.with(|shares| {
             let places = shares.most_waiting - shares.waiting();
@@ -125,27 +124,22 @@ impl FairQueue {
         Some(Permit { slot, _allowed: allowed })
     }
 
-    /// A permit, where the request need not wait for it; else `allowed` again.
-    pub(crate) fn take_now(
-        &self,
-        user: Option<&str>,
-        allowed: Option<Arc<Allowed>>,
-    ) -> Result<Permit, Option<Arc<Allowed>>> {
-        let party = user.map(str::to_owned);
-        let is_taken = self.with(|shares| {
-            let working = shares.parties.get(&party).map_or(0, |share| share.working);
-            let may = shares.waiting() == 0 && working < Share::limit(&party, shares.left);
-            if may {
-                shares.parties.entry(party.clone()).or_default().working += 1;
-                shares.left -= 1;
+    /// The same where the request need not wait for it.
+    pub(crate) fn take_now(&self, user: Option<&str>, allowed: Option<Arc<Allowed>>) -> Option<Permit> {
+        self.slot_now(&user.map(str::to_owned)).map(|slot| Permit { slot, _allowed: allowed })
+    }
+
+    /// A slot, if one is left for this party and nobody waits.
+    fn slot_now(&self, party: &Party) -> Option<Slot> {
+        self.with(|shares| {
+            let working = shares.parties.get(party).map_or(0, |share| share.working);
+            if shares.waiting() > 0 || working >= Share::limit(party, shares.left) {
+                return None;
             }
-            may
-        });
-        if is_taken {
-            Ok(Permit { slot: Slot { party, queue: self.clone() }, _allowed: allowed })
-        } else {
-            Err(allowed)
-        }
+            shares.parties.entry(party.clone()).or_default().working += 1;
+            shares.left -= 1;
+            Some(Slot { party: party.clone(), queue: self.clone() })
+        })
     }
 
     /// Gives what is left to the waiters that may have it.
@@ -242,9 +236,9 @@ mod tests {
         assert!(!two.is_wanted() && !three.is_wanted());
         assert!(queue.take(Some("a"), None).await.is_none(), "it waited for ever");
         assert_eq!(queue.in_use(), 2);
-        assert!(queue.take_now(Some("b"), None).is_err(), "none is left");
+        assert!(queue.take_now(Some("b"), None).is_none(), "none is left");
         drop((two, three));
-        assert!(queue.take_now(Some("b"), None).is_ok());
+        assert!(queue.take_now(Some("b"), None).is_some());
         assert_eq!(queue.in_use(), 0);
     }
 
@@ -277,7 +271,7 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert!(greedy[0].is_wanted());
         assert!(!strangers[0].is_wanted() && !others[0].is_wanted(), "theirs are not for those that have more");
-        assert!(queue.take_now(Some("c"), None).is_err(), "while somebody waits the queue decides");
+        assert!(queue.take_now(Some("c"), None).is_none(), "while somebody waits the queue decides");
         let begin = tokio::time::Instant::now();
         assert!(queue.take(Some("c"), None).await.is_some());
         assert!(begin.elapsed() < Duration::from_millis(1), "a user that has none does not wait for one that has many");

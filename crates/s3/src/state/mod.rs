@@ -136,8 +136,8 @@ impl State {
             let found = query(state)?;
             drop(permit);
             match state.transfers.take_now(caller.user.as_deref(), allowed) {
-                Ok(permit) => transfer(state, found, permit).map(Ok),
-                Err(_) => Ok(Err((found, transfer))),
+                Some(permit) => transfer(state, found, permit).map(Ok),
+                None => Ok(Err((found, transfer))),
             }
         };
         match self.blocking(begin).await? {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::{S3ErrorCode, S3Result};
@@ -62,6 +63,9 @@ pub enum UsersError {
     Name(String),
 }
 
+/// For so long the file of users is not looked at again: one request finds its user three times.
+const LOOKED: Duration = Duration::from_millis(10);
+
 /// The file of users. It is read again when it has changed.
 #[derive(Clone, Debug)]
 pub struct Users {
@@ -72,6 +76,7 @@ pub struct Users {
 #[derive(Debug, Default)]
 struct ReadUsers {
     stamp: Stamp,
+    looked: Option<Instant>,
     by_access_key: BTreeMap<String, User>,
 }
 
@@ -142,27 +147,38 @@ impl Users {
     /// Replaces the file atomically.
     fn write(&self, user: Vec<User>) -> Result<(), UsersError> {
         let text = toml::to_string(&UsersFile { user }).map_err(|_| UsersError::Syntax(self.path.clone()))?;
-        secret_file::write(&self.path, &text).map_err(|e| self.io(e))
+        secret_file::write(&self.path, &text).map_err(|e| self.io(e))?;
+        self.read.lock().unwrap_or_else(PoisonError::into_inner).looked = None;
+        Ok(())
     }
 
     fn io(&self, source: io::Error) -> UsersError {
         UsersError::Io { path: self.path.clone(), source }
     }
 
-    /// The user with this access key.
+    /// The user with this access key, as the file said at most [`LOOKED`] ago.
     pub(crate) fn find(&self, access_key: &str) -> Option<User> {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        let stamp = secret_file::stamp(&self.path);
-        if stamp != read.stamp {
-            match self.list() {
-                Ok(users) => {
-                    read.by_access_key = users.into_iter().map(|user| (user.access_key.clone(), user)).collect();
-                    read.stamp = stamp;
-                }
-                Err(error) => tracing::error!("the users stay as they were: {error}"),
-            }
+        if read.looked.is_none_or(|looked| looked.elapsed() >= LOOKED) {
+            self.look(&mut read);
         }
         read.by_access_key.get(access_key).cloned()
+    }
+
+    /// Reads the file again, if it has changed.
+    fn look(&self, read: &mut ReadUsers) {
+        read.looked = Some(Instant::now());
+        let stamp = secret_file::stamp(&self.path);
+        if stamp == read.stamp {
+            return;
+        }
+        match self.list() {
+            Ok(users) => {
+                read.by_access_key = users.into_iter().map(|user| (user.access_key.clone(), user)).collect();
+                read.stamp = stamp;
+            }
+            Err(error) => tracing::error!("the users stay as they were: {error}"),
+        }
     }
 }
 

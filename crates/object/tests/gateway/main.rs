@@ -1,0 +1,10 @@
+//! A gateway over chunks in memory: what becomes of its objects, its catalog and what was begun.
+
+mod clean;
+mod clocks;
+mod files;
+mod incomplete_changes;
+mod memory;
+mod objects;
+mod rebuild;
+mod world;
