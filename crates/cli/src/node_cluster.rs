@@ -11,7 +11,7 @@ use object::{ChunkService, Pending, ServiceError};
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{ChunkPut, Discard, Discarded, Fetched, Found, Marked, Stored, TargetState};
 use protocol::map::ClusterMap;
-use protocol::redundancy::Redundancy;
+use protocol::redundancy::{Pieces, Redundancy};
 use protocol::transport::Transport;
 use protocol::wire::{HealthReport, Usage};
 use s3::StorageClasses;
@@ -107,9 +107,14 @@ impl ChunkService for NodeCluster {
         })
     }
 
-    fn get_listed(&self, id: ChunkId, holders: Vec<NodeId>) -> Pending<Result<Fetched, ServiceError>> {
+    fn get_fragments(
+        &self,
+        id: ChunkId,
+        holders: Vec<NodeId>,
+        fragments: Option<Pieces>,
+    ) -> Pending<Result<Fetched, ServiceError>> {
         let live = Arc::clone(&self.live);
-        pending(self.client.get_listed(id, holders), move |fetched: Option<&Fetched>| {
+        pending(self.client.get_fragments(id, holders, fragments), move |fetched: Option<&Fetched>| {
             let bytes = |fetched: &Fetched| fetched.pieces.iter().map(|piece| piece.len() as u64).sum();
             live.get(Instant::now(), fetched.map(|fetched| (bytes(fetched), duration(fetched.took))));
         })

@@ -16,7 +16,7 @@ use protocol::initiator::{
 };
 use protocol::machine::{Completion, Effect};
 use protocol::map::ClusterMap;
-use protocol::redundancy::Redundancy;
+use protocol::redundancy::{Pieces, Redundancy};
 use protocol::time::Instant;
 use protocol::transport::Transport;
 use protocol::wire::{HealthReport, Usage};
@@ -350,7 +350,18 @@ impl Client {
     /// Fetches a chunk that was listed with these holders.
     #[must_use]
     pub fn get_listed(&self, id: ChunkId, holders: Vec<NodeId>) -> Ticket<Result<Fetched, GetError>> {
-        self.ask(Reply::Get, |handle| Request::Get { handle, id, holders })
+        self.get_fragments(id, holders, None)
+    }
+
+    /// Fetches these fragments of data of a coded chunk, or a chunk.
+    #[must_use]
+    pub fn get_fragments(
+        &self,
+        id: ChunkId,
+        holders: Vec<NodeId>,
+        fragments: Option<Pieces>,
+    ) -> Ticket<Result<Fetched, GetError>> {
+        self.ask(Reply::Get, |handle| Request::Get { handle, id, holders, fragments })
     }
 
     /// Asks every target which chunks it holds.

@@ -3,7 +3,7 @@
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{ChunkPut, Discard, Discarded, Fetched, Found, GetError, Marked, PutError, Stored};
 use protocol::map::ClusterMap;
-use protocol::redundancy::Redundancy;
+use protocol::redundancy::{Pieces, Redundancy};
 
 /// An answer that is on its way.
 pub struct Pending<T>(Box<dyn FnOnce() -> T + Send>);
@@ -48,7 +48,16 @@ pub trait ChunkService: Sync {
     }
     /// The same of a chunk that was [listed](Self::list) with these holders. They are asked too: after a change of the map
     /// they need not be where it is looked for.
-    fn get_listed(&self, id: ChunkId, holders: Vec<NodeId>) -> Pending<Result<Fetched, ServiceError>>;
+    fn get_listed(&self, id: ChunkId, holders: Vec<NodeId>) -> Pending<Result<Fetched, ServiceError>> {
+        self.get_fragments(id, holders, None)
+    }
+    /// The same, of a coded chunk only these fragments of data where `fragments` says so.
+    fn get_fragments(
+        &self,
+        id: ChunkId,
+        holders: Vec<NodeId>,
+        fragments: Option<Pieces>,
+    ) -> Pending<Result<Fetched, ServiceError>>;
     /// Starts to list the ids with a prefix that any target holds.
     fn list(&self, prefix: Vec<u8>) -> Pending<Result<Found, ServiceError>>;
     /// Starts to ask whether there is enough of a chunk, which is promised then as by a put.

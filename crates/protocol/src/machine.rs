@@ -13,12 +13,13 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use erasure::Code;
 
 use crate::census::{Holding, IdRange};
 use crate::id::{ChunkId, GroupId, NodeId, OpId, coded};
 use crate::map::{ClusterMap, MemberSet};
 use crate::promise::Promise;
-use crate::redundancy::Wanted;
+use crate::redundancy::{Pieces, Wanted};
 use crate::time::Instant;
 use crate::wire::Usage;
 
@@ -298,18 +299,26 @@ impl Effect {
 /// What is made from pieces of a coded chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoded {
-    /// The bytes of the chunk, in order.
-    Chunk,
+    /// The bytes of these fragments of data of the chunk, in order.
+    Data(Pieces),
     /// All of its pieces, by their numbers.
     Pieces,
 }
 
 impl Decoded {
+    /// The fragments of data that it needs.
+    pub(crate) const fn fragments(self, code: Code) -> Pieces {
+        match self {
+            Self::Data(fragments) => fragments,
+            Self::Pieces => Pieces::first(code.data()),
+        }
+    }
+
     /// That. CPU-heavy, as [`coded`] says: for drivers.
     #[must_use]
     pub fn make(self, pieces: &[Bytes]) -> Option<Vec<Bytes>> {
         match self {
-            Self::Chunk => coded::join(pieces),
+            Self::Data(wanted) => coded::join(pieces, wanted),
             Self::Pieces => coded::make_all(pieces),
         }
     }

@@ -46,7 +46,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 82] = [
+    pub const ALL: [Self; 83] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -123,6 +123,7 @@ impl Planted {
         Self::Target(Bug::Steward(steward::Bug::SilentIsEmpty)),
         Self::Target(Bug::NeverSeek),
         Self::Initiator(initiator::Bug::CountAnyPiece),
+        Self::Initiator(initiator::Bug::SkipFragment),
         Self::Target(Bug::Steward(steward::Bug::StayByRank)),
         Self::WrongParity,
         Self::Aggregator(aggregator::Bug::WrongCoefficient),
@@ -184,6 +185,7 @@ impl Planted {
             Self::Initiator(initiator::Bug::ForgetPrevious) => "forget-previous",
             Self::Initiator(initiator::Bug::AckTooFew) => "ack-too-few",
             Self::Initiator(initiator::Bug::CountAnyPiece) => "count-any-piece",
+            Self::Initiator(initiator::Bug::SkipFragment) => "skip-fragment",
             Self::Initiator(initiator::Bug::NeverWaitForTheLast) => "never-wait-for-the-last",
             Self::Initiator(initiator::Bug::WakeInVain) => "wake-in-vain",
             Self::Object(object::Bug::HastyRow) => "hasty-row",

@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use protocol::id::coded;
 use protocol::initiator::Fetched;
+use protocol::redundancy::Pieces;
 
 use super::ahead::Share;
 use super::{ObjectError, Objects, failed};
@@ -25,9 +27,25 @@ struct Slice {
     range: Range<usize>,
 }
 
+impl Slice {
+    /// What of the chunk is to be fetched: fragments, where it is coded and these alone have the bytes; and which bytes of it those are. What is
+    /// compressed or encrypted is read whole.
+    fn to_fetch(&self) -> (Option<Pieces>, Range<usize>) {
+        let (entry, length) = (&self.entry, self.entry.length as usize);
+        let some = if entry.is_sealed() || entry.is_packed() {
+            None
+        } else {
+            coded::fragments_of(&entry.id, length, &self.range)
+        };
+        some.map_or((None, 0..length), |(fragments, bytes)| (Some(fragments), bytes))
+    }
+}
+
 /// A chunk that was asked for.
 struct Asked {
     slice: Slice,
+    /// The bytes of the chunk that come.
+    bytes: Range<usize>,
     pending: Pending<Result<Fetched, ServiceError>>,
     share: Option<Share>,
 }
@@ -114,12 +132,12 @@ impl Reader {
             // What there was no room for before the last piece was taken is asked for now.
             self.share = None;
             self.ask()?;
-            let Some(Asked { slice, pending, share }) = self.flight.pop_front() else { return Ok(None) };
+            let Some(Asked { slice, bytes, pending, share }) = self.flight.pop_front() else { return Ok(None) };
             self.share = share;
             let id = slice.entry.id;
             let fetched = pending.wait().map_err(failed(id))?;
             let length: usize = fetched.pieces.iter().map(Bytes::len).sum();
-            if length as u64 != u64::from(slice.entry.length) {
+            if length != bytes.len() {
                 return Err(ObjectError::Manifest { id, why: Malformed::ChunkLength });
             }
             if slice.entry.is_sealed() {
@@ -134,7 +152,7 @@ impl Reader {
                 self.ask()?;
                 continue;
             }
-            let mut at = 0;
+            let mut at = bytes.start;
             for piece in fetched.pieces {
                 let from = slice.range.start.clamp(at, at + piece.len()) - at;
                 let to = slice.range.end.clamp(at, at + piece.len()) - at;
@@ -157,13 +175,14 @@ impl Reader {
     fn ask(&mut self) -> Result<(), ObjectError> {
         while self.flight.len() < PIPELINE {
             if let Some(slice) = self.slices.front() {
-                let share = self.objects.gets.share(slice.entry.length as usize);
+                let (fragments, bytes) = slice.to_fetch();
+                let share = self.objects.gets.share(bytes.len());
                 if share.is_none() && !(self.flight.is_empty() && self.pieces.is_empty()) {
                     break;
                 }
                 let Some(slice) = self.slices.pop_front() else { break };
-                let pending = self.objects.service.get(slice.entry.id);
-                self.flight.push_back(Asked { slice, pending, share });
+                let pending = self.objects.service.get_fragments(slice.entry.id, vec![], fragments);
+                self.flight.push_back(Asked { slice, bytes, pending, share });
             } else if let Some((entry, range)) = self.indexes.pop_front() {
                 let bytes = self.objects.fetch(entry.id)?;
                 let entries =

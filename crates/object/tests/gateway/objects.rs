@@ -138,6 +138,37 @@ fn every_size_and_range_comes_back() {
 }
 
 #[test]
+fn a_range_of_a_coded_object_reads_the_fragments_that_have_it() {
+    for code in ["2+1", "4+2", "8+3"] {
+        let (memory, place) = (Arc::new(Memory::default()), tempfile::tempdir().unwrap());
+        let objects = objects(&memory, place.path());
+        let redundancy: Redundancy = code.parse().unwrap();
+        let Redundancy::Code(of) = redundancy else { panic!("{redundancy:?}") };
+        for length in [65_537, 100_001, MIB, 2 * MIB + 70_000] {
+            let data = content(length);
+            let mut record = record("k");
+            record.set_redundancy(Some(redundancy));
+            let row = objects.put(record, &Condition::Always, &mut Pieces::of(&data, 70_001)).unwrap().row;
+            let fragment = of.fragment_len(length.min(MIB));
+            for start in [0, 1, length / 3, fragment - 1, fragment, length - 7] {
+                for more in [1, 6, fragment, length] {
+                    let range = start..(start + more).min(length);
+                    memory.fetched.store(0, Ordering::SeqCst);
+                    assert!(
+                        read(&objects, &row, range.start as u64..range.end as u64) == data[range.clone()],
+                        "{range:?}"
+                    );
+                    // And the manifest, each time.
+                    let most = 4_096 + range.len() + 2 * fragment;
+                    let fetched = memory.fetched.load(Ordering::SeqCst);
+                    assert!(fetched <= most, "{fetched} bytes for {range:?} of {length}, {code}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn more_chunks_than_a_manifest_names_are_found_by_their_indexes() {
     let (memory, place) = (Arc::new(Memory::default()), tempfile::tempdir().unwrap());
     let objects = objects(&memory, place.path());

@@ -20,11 +20,13 @@
 //! | 4 | bytes of the chunk, little-endian |
 //! | 32 for each fragment | its BLAKE3 hash |
 
+use core::ops::Range;
+
 use bytes::{Bytes, BytesMut};
 use erasure::Code;
 
 use crate::id::{ChunkId, ChunkKind};
-use crate::redundancy::Piece;
+use crate::redundancy::{Piece, Pieces};
 
 /// Bytes of an id that are of a hash, and the same for all pieces of a chunk.
 pub const HASHED: usize = 30;
@@ -244,21 +246,47 @@ pub fn make_all(from: &[Bytes]) -> Option<Vec<Bytes>> {
     Some(pieces.into_iter().map(|(_, piece)| piece).collect())
 }
 
-/// The bytes of a chunk, from as many pieces as it has fragments of data, all of which were checked: in order, without a copy where they are
-/// those of data. `None` as for [`make`].
+/// The bytes of these fragments of data of a chunk, from them or from as many pieces as there are fragments of data, all of which were checked:
+/// in order, without a copy of those that are there. `None` as for [`make`], and for fragments that are none of data.
 #[must_use]
-pub fn join(from: &[Bytes]) -> Option<Vec<Bytes>> {
+pub fn join(from: &[Bytes], wanted: Pieces) -> Option<Vec<Bytes>> {
     let (code, length, numbers) = same_chunk(from)?;
+    if !wanted.and_not(Pieces::first(code.data())).is_empty() {
+        return None;
+    }
     let of = |number: usize| numbers.iter().position(|other| *other == number).map(|at| from[at].clone());
-    let lost: Vec<Piece> = (0..code.data()).filter(|n| of(*n).is_none()).map(|n| Piece(n as u8)).collect();
-    let mut made = make(from, &lost)?.into_iter();
-    let mut fragments = Vec::with_capacity(code.data());
-    for number in 0..code.data() {
+    let lost: Vec<Piece> = wanted.iter().filter(|piece| of(usize::from(piece.0)).is_none()).collect();
+    let mut made = if lost.is_empty() { Vec::new() } else { make(from, &lost)? }.into_iter();
+    let mut fragments = Vec::with_capacity(wanted.len());
+    for number in wanted.iter().map(|piece| usize::from(piece.0)) {
         let piece = of(number).or_else(|| made.next())?;
         let before = Header::len(code);
         fragments.push(piece.slice(before..before + code.range(number, length).len()));
     }
     Some(fragments)
+}
+
+/// The same of all fragments of data.
+#[must_use]
+pub fn join_all(from: &[Bytes]) -> Option<Vec<Bytes>> {
+    let code = Header::decode(from.first()?)?.code;
+    join(from, Pieces::first(code.data()))
+}
+
+/// The fragments of data in which these bytes of a coded chunk of `length` bytes lie, and all bytes in them; `None` where they are all
+/// fragments, and for another chunk.
+#[must_use]
+pub fn fragments_of(id: &ChunkId, length: usize, bytes: &Range<usize>) -> Option<(Pieces, Range<usize>)> {
+    let code = id.code()?;
+    let has = |piece: &Piece| {
+        let own = code.range(usize::from(piece.0), length);
+        own.start < bytes.end && bytes.start < own.end
+    };
+    let all = Pieces::first(code.data());
+    let wanted: Pieces = all.iter().filter(has).collect();
+    let start = code.range(usize::from(wanted.lowest()?.0), length).start;
+    let end = code.range(usize::from(wanted.iter().last()?.0), length).end;
+    (wanted != all).then_some((wanted, start..end))
 }
 
 /// The code and the length of the chunk of which these are pieces, and their numbers.
@@ -324,8 +352,8 @@ mod tests {
         pieces[5][Header::len(code) + 7] ^= 1;
         let Coded { id, pieces } = seal(code, 9_000, pieces);
         assert!((0..).map(Piece).zip(&pieces).all(|(number, piece)| id.of_piece(number).matches([&piece[..]])));
-        assert!(join(&pieces[..4]).is_some() && join(&pieces[1..5]).is_some(), "without it nothing is wrong");
-        assert!(join(&pieces[2..]).is_none() && make_all(&pieces[..4]).is_none());
+        assert!(join_all(&pieces[..4]).is_some() && join_all(&pieces[1..5]).is_some(), "without it nothing is wrong");
+        assert!(join_all(&pieces[2..]).is_none() && make_all(&pieces[..4]).is_none());
     }
 
     #[test]
@@ -340,7 +368,7 @@ mod tests {
         let payload = ChunkId::of_payload(b"x");
         assert_eq!((payload.code(), payload.piece(), payload.whole()), (None, None, payload));
         assert!(Header::decode(&[0x42; 7]).is_none() && Header::decode(&[0x42, 0, 0, 0, 1, 0, 0, 0]).is_none());
-        assert!(make(&[], &[]).is_none() && join(&[]).is_none());
+        assert!(make(&[], &[]).is_none() && join_all(&[]).is_none());
     }
 
     proptest! {
@@ -353,15 +381,25 @@ mod tests {
             order.sort_by_key(|piece| crate::rng::mix(seed ^ u64::from(piece.0)));
             let (from, lost) = order.split_at(code.data());
             let from: Vec<Bytes> = from.iter().map(|n| pieces[usize::from(n.0)].clone()).collect();
-            let joined = join(&from).expect("enough");
-            prop_assert_eq!(joined.concat(), bytes);
+            let joined = join_all(&from).expect("enough");
+            prop_assert!(joined.concat() == bytes);
             for (piece, made) in lost.iter().zip(make(&from, lost).expect("enough")) {
                 prop_assert!(id.of_piece(*piece).matches([&made[..]]));
             }
-            prop_assert_eq!(make_all(&from), Some(pieces));
-            prop_assert!(join(&from[1..]).is_none(), "one is missing");
+            prop_assert!(make_all(&from).is_some_and(|all| all == pieces));
+            let mut ends = [seed as usize % (length + 1), (seed >> 32) as usize % (length + 1)];
+            ends.sort_unstable();
+            if let Some((some, has)) = fragments_of(&id, length, &(ends[0]..ends[1])) {
+                let alone: Vec<Bytes> = some.iter().map(|n| pieces[usize::from(n.0)].clone()).collect();
+                for from in [&from, &alone] {
+                    let part = join(from, some).expect("enough").concat();
+                    prop_assert!(has.start <= ends[0] && ends[1] <= has.end && part == bytes[has.clone()]);
+                }
+                prop_assert!(join_all(&alone).is_none() && join(&alone, Pieces::first(code.data() + 1)).is_none());
+            }
+            prop_assert!(join_all(&from[1..]).is_none(), "one is missing");
             let twice = [&from[1..], &from[1..2]].concat();
-            prop_assert!(join(&twice).is_none(), "one is there twice");
+            prop_assert!(join_all(&twice).is_none(), "one is there twice");
         }
     }
 }

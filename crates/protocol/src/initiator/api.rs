@@ -8,7 +8,7 @@ use crate::id::coded::{Coded, Header};
 use crate::id::{ChunkId, Epoch, NodeId, TxnId};
 use crate::machine::IgnoredReason;
 use crate::map::{ClusterMap, MapDocument};
-use crate::redundancy::{Piece, Redundancy, Wanted};
+use crate::redundancy::{Piece, Pieces, Redundancy, Wanted};
 use crate::time::Span;
 use crate::wire::{Answer, HealthReport, Usage};
 
@@ -132,6 +132,8 @@ pub enum Request {
         id: ChunkId,
         /// Targets that were listed as its holders, in its group or not. They are asked first. Empty when none are known.
         holders: Vec<NodeId>,
+        /// Of a coded chunk, the fragments of data that are wanted; all, and what is not coded in any case, when `None`.
+        fragments: Option<Pieces>,
     },
     /// Fetch what all pieces of a coded chunk can be made of, and make them.
     Pieces {
@@ -233,7 +235,7 @@ pub enum Event {
     Get {
         /// Of which request.
         handle: u64,
-        /// The verified bytes in order, or why there are none.
+        /// The verified bytes in order, of what was wanted, or why there are none.
         result: Result<Fetched, GetError>,
     },
     /// Pieces of a coded chunk were fetched.
@@ -532,6 +534,8 @@ pub enum Bug {
     AckTooFew,
     /// A put counts whatever piece a target has as one that is missing.
     CountAnyPiece,
+    /// Of the fragments that a get wants, the first is left out.
+    SkipFragment,
     /// Acknowledge a put with as few copies as are enough while domains are down, although all are alive.
     NeverWaitForTheLast,
     /// Be woken when an answer is late, and ask nobody for it.

@@ -1,5 +1,6 @@
 //! A get of a coded chunk: one question for all of its pieces, those of data accepted first when others are not sooner; and gets of single
-//! pieces in place of those that fail or are late. What was fetched is decoded by the driver.
+//! pieces in place of those that fail or are late. What was fetched is decoded by the driver. Of a range those pieces alone are fetched that
+//! have its bytes, unless one of them fails or is late: then so many of any as decode it.
 
 mod question;
 
@@ -12,7 +13,7 @@ use super::{Active, Bid, Context, Event, Fetched, GetError, Initiator, Instant, 
 use crate::machine::{Decoded, Effect, IgnoredReason};
 use crate::redundancy::{Piece, Pieces};
 use crate::wire::{Ack, Answer};
-use question::{Chosen, Question};
+use question::{Chosen, Question, Wish};
 
 /// Times that all pieces are asked for, with somebody silent or busy, before the get fails.
 const ROUNDS: u8 = 4;
@@ -32,6 +33,8 @@ pub(super) struct Gather {
     from: Option<NodeId>,
     /// The question for all of them, while nobody was chosen.
     question: Option<Question>,
+    /// As how many transfers that counts.
+    counted: usize,
     /// Who offered a piece.
     holders: Vec<(Piece, NodeId)>,
     /// Pieces that were not asked for yet in this round.
@@ -48,6 +51,8 @@ pub(super) struct Gather {
     rounds: u8,
     /// When another piece is asked for, as one is late, or all are asked for again.
     again: Option<Instant>,
+    /// Whether pieces of what is wanted are fetched alone.
+    is_partial: bool,
     is_decoding: bool,
 }
 
@@ -64,6 +69,7 @@ impl Gather {
             numbers,
             from: None,
             question: None,
+            counted: 0,
             holders: Vec::new(),
             left: Pieces::first(code.fragments()).and_not(numbers),
             open: Vec::new(),
@@ -73,8 +79,19 @@ impl Gather {
             absent: 0,
             rounds: 1,
             again: None,
+            is_partial: into.fragments(code) != Pieces::first(code.data()),
             is_decoding: false,
         }
+    }
+
+    /// The fragments of data that are wanted.
+    fn wanted(&self) -> Pieces {
+        self.into.fragments(self.code)
+    }
+
+    /// Pieces that are of use.
+    fn useful(&self) -> Pieces {
+        if self.is_partial { self.wanted() } else { Pieces::first(self.code.fragments()) }
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
@@ -82,7 +99,13 @@ impl Gather {
     }
 
     /// How many pieces are still to come.
-    const fn needs(&self) -> usize {
+    fn needs(&self) -> usize {
+        let missing = self.wanted().and_not(self.numbers).len();
+        if self.is_partial || missing == 0 { missing } else { self.to_decode() }
+    }
+
+    /// How many are still to come until any can be decoded.
+    const fn to_decode(&self) -> usize {
         self.code.data().saturating_sub(self.here.len())
     }
 
@@ -91,9 +114,10 @@ impl Gather {
         if self.open.len() >= self.needs() + self.late.len() {
             return None;
         }
-        let known = self.holders.iter().copied().find(|(piece, _)| self.left.contains(*piece));
+        let left = self.left.and(self.useful());
+        let known = self.holders.iter().copied().find(|(piece, _)| left.contains(*piece));
         let (piece, holder) =
-            known.map(|(piece, holder)| (piece, Some(holder))).or(self.left.lowest().map(|piece| (piece, None)))?;
+            known.map(|(piece, holder)| (piece, Some(holder))).or(left.lowest().map(|piece| (piece, None)))?;
         self.takes(piece);
         Some((piece, holder))
     }
@@ -109,12 +133,14 @@ impl Gather {
             Part::Late => {
                 let is_open = self.open.iter().any(|(of, _)| *of == piece);
                 self.late = if is_open { self.late.with(piece) } else { self.late };
+                self.is_partial = false;
                 return;
             }
             Part::Over(result) => result,
         };
         self.open.retain(|(of, _)| *of != piece);
         self.late = self.late.without(piece);
+        self.is_partial &= result.is_ok();
         match result {
             Ok(fetched) if self.here.len() < self.code.data() => {
                 self.from.get_or_insert(fetched.from);
@@ -150,7 +176,7 @@ impl Gather {
         let handle = self.job.handle;
         context.event(match self.into {
             Decoded::Pieces => Event::Pieces { handle, result },
-            Decoded::Chunk => {
+            Decoded::Data(_) => {
                 let took = context.now.since(self.job.asked);
                 let (from, rounds) = (self.from.unwrap_or(context.id), self.rounds.into());
                 Event::Get { handle, result: result.map(|pieces| Fetched { pieces, from, took, rounds }) }
@@ -178,12 +204,14 @@ impl Initiator {
         if self.context.config.transport.is_ranked() || gather.needs() == 0 {
             return;
         }
-        let enough = may_remember.then_some(gather.needs());
+        // Who has which piece is not remembered, so those few may be asked who have enough of any.
+        let enough = may_remember.then_some(gather.to_decode());
         let before = gather.question.take();
         gather.question = Question::ask(&mut self.context, txn, &gather.job, before.as_ref(), enough);
         // It counts as the transfers that will come of it.
-        self.transfers += if gather.question.is_some() { gather.needs() } else { 0 };
-        self.transfers -= if before.is_some() { gather.needs() } else { 0 };
+        let counted = if gather.question.is_some() { gather.needs() } else { 0 };
+        self.transfers += counted;
+        self.transfers -= core::mem::replace(&mut gather.counted, counted);
     }
 
     /// An answer to a question for any pieces. One that came when others were chosen says who has a piece.
@@ -219,20 +247,30 @@ impl Initiator {
     /// Chooses among what was offered, if it is time.
     fn choose_pieces(&mut self, txn: TxnId, woken: bool) {
         let Some(gather) = self.gathers.get_mut(&txn) else { return };
-        let (need, here, data) = (gather.needs(), gather.numbers, Pieces::first(gather.code.data()));
-        let Some(question) = gather.question.as_mut() else { return };
-        let Some(chosen) = question.choose(&mut self.context, here, data, need, woken) else { return };
+        let wish = Wish {
+            here: gather.numbers,
+            first: gather.wanted(),
+            useful: gather.useful(),
+            need: gather.needs(),
+            to_decode: gather.to_decode(),
+        };
+        let Some(mut question) = gather.question.take() else { return };
+        let Some(chosen) = question.choose(&mut self.context, wish, woken) else {
+            gather.question = Some(question);
+            return;
+        };
         if chosen.is_empty() && question.is_narrow {
+            gather.question = Some(question);
             self.ask_for_any(txn, false);
             return self.gather_on(txn);
         }
         gather.holders.extend(question.offered());
-        if self.context.config.remember && chosen.len() == need && !question.is_narrow {
+        gather.is_partial &= chosen.iter().all(|chosen| wish.first.contains(chosen.piece)) && chosen.len() == wish.need;
+        if self.context.config.remember && chosen.len() == gather.needs() && !question.is_narrow {
             let holders = question.offered().map(|(_, holder)| holder).collect();
             self.context.memory.remember(gather.job.id, holders);
         }
-        gather.question = None;
-        self.transfers -= need;
+        self.transfers -= core::mem::take(&mut gather.counted);
         for Chosen { piece, .. } in &chosen {
             gather.takes(*piece);
         }
@@ -278,6 +316,7 @@ impl Initiator {
             };
             let late = gather.open.iter().filter(|(_, own)| !is_promised(own)).map(|(piece, _)| *piece);
             gather.late = late.chain(gather.late.iter()).collect();
+            gather.is_partial &= gather.late.is_empty();
             self.gather_on(txn);
         }
     }

@@ -41,7 +41,7 @@ use crate::limits;
 use crate::machine::{Completion, Deadline, Decoded, Destination, Effect, IgnoredReason, Input, Machine, Output};
 use crate::map::ClusterMap;
 use crate::map_fetch::MapFetch;
-use crate::redundancy::{Piece, Wanted};
+use crate::redundancy::{Piece, Pieces, Wanted};
 use crate::rng::{Rng, Unguessable};
 use crate::time::{Instant, Span};
 use crate::transfer::Port;
@@ -279,11 +279,17 @@ impl Initiator {
                     let job = put::Job { handle, id, payload, piece, wanted, why, asked, give_up_at };
                     Txn::Put(Box::new(Put::new(context, txn, job)))
                 }
-                Request::Get { handle, id, holders } => {
+                Request::Get { handle, id, holders, fragments } => {
                     let give_up_at = asked + context.config.give_up;
                     let job = get::Job { handle, id, holders, asked, give_up_at, gather: None };
                     if let Some(code) = id.code().filter(|_| id.piece().is_none()) {
-                        self.begin_gather(txn, Gather::new(job, code, Decoded::Chunk, Vec::new()));
+                        let all = Pieces::first(code.data());
+                        let mut fragments = fragments.map_or(all, |some| some.and(all));
+                        if context.bug == Some(Bug::SkipFragment) {
+                            fragments = fragments.lowest().map_or(all, |first| fragments.without(first));
+                        }
+                        let into = Decoded::Data(if fragments.is_empty() { all } else { fragments });
+                        self.begin_gather(txn, Gather::new(job, code, into, Vec::new()));
                         continue;
                     }
                     Txn::Get(Box::new(Get::new(context, txn, job)))

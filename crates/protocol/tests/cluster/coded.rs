@@ -27,7 +27,7 @@ fn pieces(cluster: &Cluster, id: &ChunkId) -> Vec<(u8, NodeId)> {
 }
 
 fn get(cluster: &mut Cluster, id: ChunkId) -> Result<Bytes, GetError> {
-    cluster.request(Request::Get { handle: 7, id, holders: vec![] });
+    cluster.request(Request::Get { handle: 7, id, holders: vec![], fragments: None });
     let mut events = cluster.run();
     events.retain(|event| matches!(event, Event::Get { handle: 7, .. }));
     let [Event::Get { result, .. }] = &events[..] else { panic!("{events:?}") };

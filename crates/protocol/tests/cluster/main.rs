@@ -59,7 +59,12 @@ fn what_is_put_comes_back_with_every_transport() {
             assert_eq!(stored.holders, cluster.holders(&ChunkId::of_payload(&chunks[handle as usize])));
         }
         for (handle, chunk) in chunks.iter().enumerate() {
-            cluster.request(Request::Get { handle: handle as u64, id: ChunkId::of_payload(chunk), holders: vec![] });
+            cluster.request(Request::Get {
+                handle: handle as u64,
+                id: ChunkId::of_payload(chunk),
+                holders: vec![],
+                fragments: None,
+            });
         }
         for event in cluster.run() {
             let Event::Get { handle, result: Ok(fetched) } = event else { panic!("{config:?}: {event:?}") };
@@ -112,7 +117,12 @@ fn negotiated_gets_come_one_after_the_other() {
         }
         cluster.run();
         for (handle, chunk) in chunks.iter().enumerate() {
-            cluster.request(Request::Get { handle: handle as u64, id: ChunkId::of_payload(chunk), holders: vec![] });
+            cluster.request(Request::Get {
+                handle: handle as u64,
+                id: ChunkId::of_payload(chunk),
+                holders: vec![],
+                fragments: None,
+            });
         }
         cluster.run();
         // A transfer takes several quanta; those of two never mix, or the port would get more than it can take.
@@ -135,7 +145,7 @@ fn a_get_outlasts_a_cut_cable_but_not_dead_holders() {
         let mut lasts = |dead: Vec<NodeId>| {
             cluster.dead = dead.into_iter().collect();
             let begin = cluster.now;
-            cluster.request(Request::Get { handle: 2, id, holders: vec![] });
+            cluster.request(Request::Get { handle: 2, id, holders: vec![], fragments: None });
             let events = cluster.run();
             let unavailable = matches!(&events[..], [Event::Get { result: Err(GetError::Unavailable { .. }), .. }]);
             assert!(unavailable, "{config:?}: {events:?}");
@@ -161,7 +171,7 @@ fn a_chunk_with_only_damaged_copies_is_not_called_not_found() {
             disks.filter_map(|disk| disk.get_mut(&id)).for_each(|copy| *copy = payload(5, 1_000));
         }
         let begin = cluster.now;
-        cluster.request(Request::Get { handle: 2, id, holders: vec![] });
+        cluster.request(Request::Get { handle: 2, id, holders: vec![], fragments: None });
         let mut events = cluster.run();
         events.retain(|event| !matches!(event, Event::CorruptCopy { .. }));
         let [Event::Get { result: Err(GetError::Unavailable { silent, corrupt }), .. }] = &events[..] else {
@@ -207,7 +217,12 @@ fn a_chunk_that_is_there_is_not_sent_again() {
 fn what_was_never_put_is_not_found() {
     for config in configs() {
         let mut cluster = Cluster::new(&config);
-        cluster.request(Request::Get { handle: 1, id: ChunkId::of_payload(b"nobody has this"), holders: vec![] });
+        cluster.request(Request::Get {
+            handle: 1,
+            id: ChunkId::of_payload(b"nobody has this"),
+            holders: vec![],
+            fragments: None,
+        });
         let events = cluster.run();
         assert!(matches!(&events[..], [Event::Get { result: Err(GetError::NotFound), .. }]), "{config:?}: {events:?}");
     }

@@ -423,7 +423,7 @@ fn whoever_is_busy_is_asked_when_it_said_and_for_as_long_as_patience_lasts() {
     let id = ChunkId::of_payload(PAYLOAD);
     let requests = [
         initiator::Request::Put { handle: 1, put: ChunkPut::new(id, payload) },
-        initiator::Request::Get { handle: 1, id, holders: vec![] },
+        initiator::Request::Get { handle: 1, id, holders: vec![], fragments: None },
     ];
     for request in requests {
         let wait = Span::from_millis(500);
@@ -569,8 +569,11 @@ fn a_chunk_that_its_group_has_not_is_looked_for_where_it_was() {
         let previous = moved.then(|| old.placement().clone());
         let new = new.clone().with_previous(previous);
         let mut initiator = Initiator::new(INITIATOR, new.clone(), Config::default(), 1);
-        let mut sent =
-            hear(&mut initiator, at(0), Input::Request(initiator::Request::Get { handle: 1, id, holders: vec![] }));
+        let mut sent = hear(
+            &mut initiator,
+            at(0),
+            Input::Request(initiator::Request::Get { handle: 1, id, holders: vec![], fragments: None }),
+        );
         let mut over = false;
         let is_nowhere = |event: &initiator::Event| {
             matches!(event, initiator::Event::Get { result: Err(initiator::GetError::NotFound), .. })

@@ -128,9 +128,12 @@ fn an_initiator_says_why_it_drops_a_datagram() {
 
     // A get whose payload has not been promised by anybody.
     let id = ChunkId::of_payload(b"stored");
-    let asked =
-        hear(&mut initiator, at(100), Input::Request(initiator::Request::Get { handle: 2, id, holders: vec![] }))
-            .messages;
+    let asked = hear(
+        &mut initiator,
+        at(100),
+        Input::Request(initiator::Request::Get { handle: 2, id, holders: vec![], fragments: None }),
+    )
+    .messages;
     let Some(Message::GetRequest { txn, .. }) = asked.first() else { panic!("{asked:?}") };
     assert_eq!(initiator_drops(&mut initiator, data(txn.0, SIZE, b"stored")), [IgnoredReason::Late]);
 }
@@ -181,7 +184,7 @@ fn an_initiator_says_of_each_question_that_an_answer_is_doubled_or_of_another_ki
 fn an_initiator_says_that_bids_and_acknowledgements_come_too_late() {
     let id = ChunkId::of_payload(b"stored");
     let put = initiator::Request::Put { handle: 1, put: ChunkPut::new(id, Bytes::from_static(b"stored")) };
-    let get = initiator::Request::Get { handle: 2, id, holders: vec![] };
+    let get = initiator::Request::Get { handle: 2, id, holders: vec![], fragments: None };
     for request in [put, get] {
         let mut initiator = initiator();
         let asked = hear(&mut initiator, at(100), Input::Request(request)).messages;

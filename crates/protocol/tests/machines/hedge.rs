@@ -40,7 +40,7 @@ fn ends(initiator: &mut Initiator, now: Instant, sent: Said<Event>) -> NodeId {
 
 /// A get that target 1 was accepted for, and which 2 offered, too.
 fn accepted(initiator: &mut Initiator, now: Instant) -> TxnId {
-    let request = Request::Get { handle: 1, id: ChunkId::of_payload(CHUNK), holders: vec![] };
+    let request = Request::Get { handle: 1, id: ChunkId::of_payload(CHUNK), holders: vec![], fragments: None };
     let sent = hear(initiator, now, Input::Request(request));
     let [Message::GetRequest { txn, round: 1, .. }] = sent.messages[..] else { panic!("{:?}", sent.messages) };
     let sent = bid(initiator, now, txn, 1, 1);

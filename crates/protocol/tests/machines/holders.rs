@@ -44,7 +44,12 @@ impl World {
         let config = Config { transport, multicast: true, ..Config::default() };
         let initiator = Initiator::new(INITIATOR, map(), config, 1).with_multicast(true);
         let mut world = Self { initiator, now: at(0), answers, rounds: Vec::new(), result: None };
-        world.input(Input::Request(Request::Get { handle: 1, id: ChunkId::of_payload(WANTED), holders }));
+        world.input(Input::Request(Request::Get {
+            handle: 1,
+            id: ChunkId::of_payload(WANTED),
+            holders,
+            fragments: None,
+        }));
         for _ in 0..10_000 {
             if world.result.is_some() {
                 return world;

@@ -60,8 +60,11 @@ fn offers_that_take_no_time_leave_the_initiators_calendar_whole() {
     let mut txns = Vec::new();
     for handle in 0..3 {
         let id = ChunkId::of_payload(&[handle as u8]);
-        let (messages, _) =
-            step(&mut initiator, at(0), Input::Request(initiator::Request::Get { handle, id, holders: vec![] }));
+        let (messages, _) = step(
+            &mut initiator,
+            at(0),
+            Input::Request(initiator::Request::Get { handle, id, holders: vec![], fragments: None }),
+        );
         let [Message::GetRequest { txn, .. }] = messages[..] else { panic!("{messages:?}") };
         txns.push(txn);
     }

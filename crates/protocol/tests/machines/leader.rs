@@ -321,14 +321,20 @@ fn without_an_answer_of_the_leader_the_group_is_asked() {
     let (sent, _) = step(&mut initiator, at(50_000_000), Input::Wake);
     assert!(matches!(&sent[..], [Message::PutRequest(PutRequest { round: 2, .. })]), "{sent:?}");
     // A get of one that never answered, too.
-    let (sent, _) =
-        step(&mut initiator, at(50_000_001), Input::Request(Request::Get { handle: 2, id, holders: vec![] }));
+    let (sent, _) = step(
+        &mut initiator,
+        at(50_000_001),
+        Input::Request(Request::Get { handle: 2, id, holders: vec![], fragments: None }),
+    );
     assert!(matches!(&sent[..], [Message::Leading(Leading::Seek(_))]), "{sent:?}");
     let (sent, _) = step(&mut initiator, at(100_000_001), Input::Wake);
     assert!(sent.iter().any(|m| matches!(m, Message::GetRequest { .. })), "{sent:?}");
     // Others never ask one.
-    let (sent, _) =
-        step(&mut common::initiator(), at(0), Input::Request(Request::Get { handle: 1, id, holders: vec![] }));
+    let (sent, _) = step(
+        &mut common::initiator(),
+        at(0),
+        Input::Request(Request::Get { handle: 1, id, holders: vec![], fragments: None }),
+    );
     assert!(matches!(&sent[..], [Message::GetRequest { .. }]), "{sent:?}");
 }
 
@@ -399,7 +405,7 @@ fn what_is_granted_too_late_is_given_back_at_once() {
     let id = ChunkId::of_payload(&payload);
     for (request, direction, targets) in [
         (put_of(&payload), Direction::Put, &[2, 3][..]),
-        (Request::Get { handle: 1, id, holders: vec![] }, Direction::Get, &[2]),
+        (Request::Get { handle: 1, id, holders: vec![], fragments: None }, Direction::Get, &[2]),
     ] {
         let (mut initiator, txn) = asking(request);
         step(&mut initiator, at(50_000_000), Input::Wake);
@@ -444,7 +450,7 @@ fn a_grant_that_the_network_doubled_is_not_given_back() {
     let id = ChunkId::of_payload(&payload);
     for (request, direction, targets) in [
         (put_of(&payload), Direction::Put, &[1, 2, 3][..]),
-        (Request::Get { handle: 1, id, holders: vec![] }, Direction::Get, &[2]),
+        (Request::Get { handle: 1, id, holders: vec![], fragments: None }, Direction::Get, &[2]),
     ] {
         let (mut initiator, txn) = asking(request);
         let grant = granted(txn, 1, id, direction, targets);
@@ -457,7 +463,7 @@ fn a_grant_that_the_network_doubled_is_not_given_back() {
 fn the_holder_that_a_leader_chose_is_remembered() {
     let payload = vec![1; 100];
     let id = ChunkId::of_payload(&payload);
-    let (mut initiator, txn) = asking(Request::Get { handle: 1, id, holders: vec![] });
+    let (mut initiator, txn) = asking(Request::Get { handle: 1, id, holders: vec![], fragments: None });
     initiator_hears(&mut initiator, 100, 1, &granted(txn, 1, id, Direction::Get, &[2]));
     let header = DataHeader { cluster: CLUSTER, from: NodeId(2), txn, offset: 0, size: 100 };
     let (_, effects) =
@@ -466,8 +472,11 @@ fn the_holder_that_a_leader_chose_is_remembered() {
     step(&mut initiator, at(2_000_001), Input::Done { op, completion: Completion::Verified(true) });
     assert_eq!(initiator.in_progress(), 0);
     // The leader does not answer the next get, so its group is asked; of that, who is known to hold it.
-    let (sent, _) =
-        step(&mut initiator, at(3_000_000), Input::Request(Request::Get { handle: 2, id, holders: vec![] }));
+    let (sent, _) = step(
+        &mut initiator,
+        at(3_000_000),
+        Input::Request(Request::Get { handle: 2, id, holders: vec![], fragments: None }),
+    );
     assert!(sent.iter().all(|m| matches!(m, Message::Leading(Leading::Seek(_)))), "{sent:?}");
     initiator.handle_input(at(60_000_000), Input::Wake);
     let to = core::iter::from_fn(|| match initiator.poll_output() {

@@ -140,7 +140,7 @@ impl Net {
     }
 
     fn get(&mut self) -> usize {
-        self.request(Request::Get { handle: 2, id: ChunkId::of_payload(b"nowhere"), holders: vec![] })
+        self.request(Request::Get { handle: 2, id: ChunkId::of_payload(b"nowhere"), holders: vec![], fragments: None })
     }
 
     /// What was said of multicast since the last look.

@@ -4,12 +4,12 @@
 use crate::common::{CLUSTER, INITIATOR, Said, arriving, at, from, get, get_accepted, hear, step, target};
 use bytes::Bytes;
 use protocol::config::Config;
-use protocol::id::coded::{Coded, cut};
+use protocol::id::coded::{Coded, cut, fragments_of};
 use protocol::id::{Epoch, NodeId, TxnId};
 use protocol::initiator::{Event, Initiator, Request};
 use protocol::machine::{Completion, Effect, Held, Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
-use protocol::redundancy::Piece;
+use protocol::redundancy::{Piece, Pieces};
 use protocol::time::{Instant, Span};
 use protocol::wire::{Ack, Answer, Bid, DataHeader, Message, OfferedWindow};
 
@@ -29,7 +29,11 @@ fn initiator(remember: bool) -> Initiator {
 
 /// Asks for the chunk: the transaction and the round of the one question, and to how many transmissions it comes.
 fn ask(initiator: &mut Initiator, now: Instant) -> (TxnId, u8, usize) {
-    let request = Request::Get { handle: 1, id: chunk().id, holders: vec![] };
+    ask_for(initiator, now, None)
+}
+
+fn ask_for(initiator: &mut Initiator, now: Instant, fragments: Option<Pieces>) -> (TxnId, u8, usize) {
+    let request = Request::Get { handle: 1, id: chunk().id, holders: vec![], fragments };
     question(&hear(initiator, now, Input::Request(request)).messages)
 }
 
@@ -236,6 +240,84 @@ fn another_piece_comes_in_place_of_a_late_one_which_is_stopped() {
     assert!(said.effects.iter().any(|(_, effect)| matches!(effect, Effect::Decode { .. })));
     let is_stopped = |message: &Message| matches!(message, Message::Accept { txn: stopped, granted, .. } if *stopped == txn.of_piece(Piece(3)) && granted.is_empty());
     assert!(said.messages.iter().any(is_stopped), "{:?}", said.messages);
+}
+
+/// The second and the third.
+fn two() -> Pieces {
+    [Piece(1), Piece(2)].into_iter().collect()
+}
+
+#[test]
+fn of_a_range_those_pieces_come_that_have_it() {
+    let mut initiator = initiator(false);
+    let now = at(1_000);
+    let (txn, round, _) = ask_for(&mut initiator, now, Some(two()));
+    for target in [4, 1, 3] {
+        assert!(offers(&mut initiator, now, (txn, round), target, Span::ZERO).messages.is_empty(), "2 has some of it");
+    }
+    let said = offers(&mut initiator, now, (txn, round), 2, Span::ZERO);
+    assert_eq!(accepted(&said), [(2, Span::ZERO), (3, TRANSFER)]);
+    assert!(comes(&mut initiator, now, txn.of_piece(Piece(1)), 2).effects.is_empty());
+    let said = comes(&mut initiator, now, txn.of_piece(Piece(2)), 3);
+    let [(op, Effect::Decode { pieces, into })] = &said.effects[..] else { panic!("{:?}", said.effects) };
+    let bytes = into.make(pieces).expect("they are all that is wanted");
+    let (fragments, range) = fragments_of(&chunk().id, 9_000, &(3_000..6_000)).expect("not all");
+    assert_eq!((fragments, pieces.len(), bytes.concat().len()), (two(), 2, range.len()));
+    let done = hear(&mut initiator, now, Input::Done { op: *op, completion: Completion::Decoded(Some(bytes)) });
+    assert!(matches!(&done.events[..], [Event::Get { result: Ok(_), .. }]), "{:?}", done.events);
+}
+
+#[test]
+fn a_range_is_decoded_where_nobody_has_its_pieces() {
+    let mut initiator = initiator(false);
+    let now = at(1_000);
+    let (txn, round, _) = ask_for(&mut initiator, now, Some(two()));
+    for target in [1, 3, 4, 5, 6] {
+        assert!(offers(&mut initiator, now, (txn, round), target, Span::ZERO).messages.is_empty());
+    }
+    // Target 2 is silent.
+    has_none(&mut initiator, now, (txn, round));
+    let due = deadline(&mut initiator);
+    let said = hear(&mut initiator, due, Input::Wake);
+    let said = if said.messages.is_empty() {
+        let due = deadline(&mut initiator);
+        hear(&mut initiator, due, Input::Wake)
+    } else {
+        said
+    };
+    let granted = accepted(&said);
+    assert_eq!(granted.len(), 4, "any four: {granted:?}");
+    assert!(granted.iter().any(|(target, _)| *target == 3), "the other is wanted: {granted:?}");
+    let mut effects = vec![];
+    for (target, _) in granted {
+        effects.extend(comes(&mut initiator, due, txn.of_piece(Piece(target as u8 - 1)), target).effects);
+    }
+    let [(_, Effect::Decode { pieces, into })] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!((pieces.len(), into.make(pieces).map(|bytes| bytes.concat().len())), (4, Some(2 * 2_560)));
+}
+
+#[test]
+fn others_are_asked_for_when_a_piece_of_a_range_is_late() {
+    let mut initiator = initiator(false);
+    let mut now = at(1_000);
+    let (txn, round, _) = ask_for(&mut initiator, now, Some(two()));
+    for target in (1..=6).rev() {
+        offers(&mut initiator, now, (txn, round), target, Span::ZERO);
+    }
+    comes(&mut initiator, now, txn.of_piece(Piece(1)), 2);
+    let mut asked = vec![];
+    while asked.is_empty() {
+        now = deadline(&mut initiator);
+        assert!(now < at(1_000_000_000), "nobody asks");
+        asked = hear(&mut initiator, now, Input::Wake).messages.iter().filter_map(get_of).collect();
+    }
+    let pieces: Vec<Option<Piece>> = asked.iter().map(|(_, piece)| *piece).collect();
+    assert_eq!(pieces.len(), 3, "with the one that is here enough to decode: {pieces:?}");
+    // The late one comes after all: nothing else is needed.
+    let said = comes(&mut initiator, now, txn.of_piece(Piece(2)), 3);
+    assert!(
+        said.effects.iter().any(|(_, effect)| matches!(effect, Effect::Decode { pieces, .. } if pieces.len() == 2))
+    );
 }
 
 #[test]

@@ -60,8 +60,12 @@ fn get(map: &ClusterMap, config: Config, until: Instant, answer: impl Fn(NodeId,
     let mut initiator = Initiator::new(INITIATOR, map.clone(), config, 1);
     let mut seen = Seen { accepted: Vec::new(), outcome: None, asked: Default::default() };
     let mut now = at(0);
-    let mut inputs =
-        std::collections::VecDeque::from([Input::Request(Request::Get { handle: 1, id: wanted(), holders: vec![] })]);
+    let mut inputs = std::collections::VecDeque::from([Input::Request(Request::Get {
+        handle: 1,
+        id: wanted(),
+        holders: vec![],
+        fragments: None,
+    })]);
     while seen.outcome.is_none() && now < until {
         initiator.handle_input(now, inputs.pop_front().unwrap_or(Input::Wake));
         loop {

@@ -26,7 +26,12 @@ impl Reader {
     fn new() -> Self {
         let (initiator, round) = (initiator(), (TxnId(0), 0));
         let mut reader = Self { initiator, now: at(0), round, rounds: 0, verify: None, events: Vec::new() };
-        reader.input(Input::Request(Request::Get { handle: 1, id: ChunkId::of_payload(WANTED), holders: vec![] }));
+        reader.input(Input::Request(Request::Get {
+            handle: 1,
+            id: ChunkId::of_payload(WANTED),
+            holders: vec![],
+            fragments: None,
+        }));
         reader
     }
 

@@ -15,6 +15,7 @@ use generator::{Generator, Gn};
 use object::clean::Report;
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{ChunkPut, Fetched, GetError, PutError, Query, QueryAnswer, Stored};
+use protocol::redundancy::Pieces;
 use protocol::rng::Rng;
 use protocol::time::Span;
 
@@ -32,7 +33,7 @@ const STACK: usize = 1 << 20;
 /// What a task asks of the world.
 pub(crate) enum TaskRequest {
     Put(ChunkPut),
-    Get(ChunkId, Vec<NodeId>),
+    Get(ChunkId, Vec<NodeId>, Option<Pieces>),
     Query(Query),
     /// A change of the catalog.
     Change(Box<Change>),

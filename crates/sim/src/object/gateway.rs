@@ -11,7 +11,7 @@ use object::{ChunkService, Host, Pending, ServiceError};
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{ChunkPut, Discard, Discarded, Fetched, Found, Marked, Query, QueryAnswer, Stored};
 use protocol::map::ClusterMap;
-use protocol::redundancy::Redundancy;
+use protocol::redundancy::{Pieces, Redundancy};
 use protocol::time::Span;
 
 use super::coroutines::{Answer, TaskHandle, TaskRequest, lock};
@@ -87,8 +87,13 @@ impl ChunkService for Gateway {
         self.start_put(TaskRequest::Put(put))
     }
 
-    fn get_listed(&self, id: ChunkId, holders: Vec<NodeId>) -> Pending<Result<Fetched, ServiceError>> {
-        self.pending(TaskRequest::Get(id, holders), |answer| match answer {
+    fn get_fragments(
+        &self,
+        id: ChunkId,
+        holders: Vec<NodeId>,
+        fragments: Option<Pieces>,
+    ) -> Pending<Result<Fetched, ServiceError>> {
+        self.pending(TaskRequest::Get(id, holders, fragments), |answer| match answer {
             Answer::Get(result) => Ok(result?),
             _ => astray(),
         })

@@ -369,9 +369,9 @@ impl World<'_> {
                 self.may_fall(node, &id);
                 initiator::Request::Put { handle, put }
             }
-            TaskRequest::Get(id, holders) => {
+            TaskRequest::Get(id, holders, fragments) => {
                 gateways.replies.gets.insert(handle, id);
-                initiator::Request::Get { handle, id, holders }
+                initiator::Request::Get { handle, id, holders, fragments }
             }
             TaskRequest::Query(query) => {
                 if let Query::Renew { id, redundancy } = query {

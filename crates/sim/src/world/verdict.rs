@@ -154,10 +154,14 @@ impl World<'_> {
                 self.feed_next(id);
             }
             initiator::Event::Get { handle, result } => {
-                let Some(Asked::Get(chunk, healed, promise, since)) = self.open.remove(&(id, handle)) else { return };
+                let Some(Asked::Get((chunk, range), healed, promise, since)) = self.open.remove(&(id, handle)) else {
+                    return;
+                };
                 self.note(10, id, 0, || trace::get(chunk, &result));
                 match (promise, result) {
-                    (_, Ok(fetched)) if self.contents.get(&chunk).is_some_and(|b| fetched.pieces.concat() == *b) => {
+                    (_, Ok(fetched))
+                        if self.contents.get(&chunk).is_some_and(|b| fetched.pieces.concat() == b[range.clone()]) =>
+                    {
                         self.outcome.gets += 1;
                     }
                     (_, Ok(_)) => self.fail(format!("a get of {chunk:?} returned wrong bytes")),

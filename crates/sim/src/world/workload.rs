@@ -1,5 +1,6 @@
 //! What the initiators are asked.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -7,7 +8,8 @@ use erasure::Code;
 use protocol::id::coded::{self, Coded};
 use protocol::id::{ChunkId, ChunkKind, NodeId};
 use protocol::initiator::{self, ChunkPut, Payload, Query};
-use protocol::redundancy::Redundancy;
+use protocol::redundancy::{Pieces, Redundancy};
+use protocol::rng::mix;
 use protocol::time::{Instant, Span};
 
 use super::promise::Promise;
@@ -19,9 +21,9 @@ const NAMES: u64 = 5;
 
 pub(super) enum Asked {
     Put(Putting),
-    /// Chunk, whether it was asked after the heal, what was promised of it, if it must be found: it was referred to all the
+    /// Chunk and which bytes of it, whether it was asked after the heal, what was promised of it, if it must be found: it was referred to all the
     /// time; and when it was asked.
-    Get(ChunkId, bool, Option<Arc<Promise>>, Instant),
+    Get((ChunkId, Range<usize>), bool, Option<Arc<Promise>>, Instant),
     /// A list of a name's versions.
     List(Listing),
     /// Whether it was asked after the heal.
@@ -65,7 +67,7 @@ impl Asked {
     /// Nobody counts on this chunk any more.
     pub(super) fn forget(&mut self, id: &ChunkId) {
         match self {
-            Self::Get(chunk, _, promise, _) if chunk == id => *promise = None,
+            Self::Get((chunk, _), _, promise, _) if chunk == id => *promise = None,
             Self::List(listing) => listing.known.retain(|(known, _)| known != id),
             _ => {}
         }
@@ -220,8 +222,19 @@ impl World<'_> {
 
     /// A get from now on.
     pub(super) fn ask_get(&self, handle: u64, id: ChunkId) -> (Asked, initiator::Request) {
-        let asked = Asked::Get(id, self.healed, self.promises.get(&id).cloned(), self.now);
-        (asked, initiator::Request::Get { handle, id, holders: vec![] })
+        let (fragments, bytes) = self.draw_range(handle, &id);
+        let asked = Asked::Get((id, bytes), self.healed, self.promises.get(&id).cloned(), self.now);
+        (asked, initiator::Request::Get { handle, id, holders: vec![], fragments })
+    }
+
+    /// What of a chunk is asked for: of every second one that is coded a range.
+    fn draw_range(&self, handle: u64, id: &ChunkId) -> (Option<Pieces>, Range<usize>) {
+        let length = self.contents.get(id).map_or(0, Bytes::len);
+        let draw = mix(handle);
+        let ends = [draw >> 32, draw >> 8 & 0xff_ffff].map(|draw| draw as usize % (length + 1));
+        let range = *ends.iter().min().unwrap_or(&0)..*ends.iter().max().unwrap_or(&0);
+        let some = (draw % 2 == 0).then(|| coded::fragments_of(id, length, &range)).flatten();
+        some.map_or((None, 0..length), |(fragments, bytes)| (Some(fragments), bytes))
     }
 
     /// A list of a name's versions, or a ping.
@@ -249,10 +262,6 @@ impl World<'_> {
 pub(super) fn chunk_of(payload: Payload) -> Bytes {
     match payload {
         Payload::Copies(bytes) => bytes,
-        // Those of data come first, and are as many as it takes.
-        Payload::Pieces(pieces) => {
-            let enough = (1..=pieces.len()).find_map(|enough| coded::join(&pieces[..enough]));
-            enough.map(|parts| parts.concat().into()).unwrap_or_default()
-        }
+        Payload::Pieces(pieces) => coded::join_all(&pieces).map(|parts| parts.concat().into()).unwrap_or_default(),
     }
 }

@@ -29,6 +29,20 @@ pub(super) struct Question {
     pub(super) is_narrow: bool,
 }
 
+/// What is wanted of it.
+#[derive(Clone, Copy)]
+pub(super) struct Wish {
+    /// Pieces that need not be offered.
+    pub(super) here: Pieces,
+    /// Pieces that need no decoding.
+    pub(super) first: Pieces,
+    /// Pieces of which `need` are taken: those, or any.
+    pub(super) useful: Pieces,
+    pub(super) need: usize,
+    /// How many of any are taken where those are not offered.
+    pub(super) to_decode: usize,
+}
+
 /// A piece that is on its way, whose offer was accepted.
 pub(super) struct Chosen {
     pub(super) piece: Piece,
@@ -122,24 +136,18 @@ impl Question {
         true
     }
 
-    /// The pieces that are taken, when it is time: `need` of those that are not `here`, or fewer when more were not offered. Deadlines count when
-    /// woken only, as for a put.
-    pub(super) fn choose(
-        &mut self,
-        context: &mut Context,
-        here: Pieces,
-        data: Pieces,
-        need: usize,
-        woken: bool,
-    ) -> Option<Vec<Chosen>> {
+    /// The pieces that are taken, when it is time: as many as are needed, or fewer when more were not offered. Deadlines count when woken only, as
+    /// for a put.
+    pub(super) fn choose(&mut self, context: &mut Context, wish: Wish, woken: bool) -> Option<Vec<Chosen>> {
+        let Wish { here, first, useful, need, .. } = wish;
         let offered: Pieces = self.offers.iter().map(|(piece, _)| *piece).collect();
         let is_alone = self.round.outstanding().all(|n| context.is_suspect(n));
-        let is_enough = offered.and_not(here).len() >= need;
+        let is_enough = offered.and(useful).and_not(here).len() >= need;
         let is_good =
             |(_, (_, offered, _)): &(Piece, Offer)| offered.done <= offered.transfer.times(2 + need as u64) + SOON;
         let is_soon = context.config.get_choice == GetChoice::FirstGood
-            && data.and_not(here).and_not(offered).is_empty()
-            && self.offers.iter().filter(|(piece, _)| data.contains(*piece)).all(is_good);
+            && first.and_not(here).and_not(offered).is_empty()
+            && self.offers.iter().filter(|(piece, _)| first.contains(*piece)).all(is_good);
         self.has_waited |= woken && context.now >= self.soft;
         let is_over = self.round.is_complete() || woken && context.now >= self.hard;
         let is_settled = is_enough && (is_soon || is_alone || self.has_waited);
@@ -154,19 +162,21 @@ impl Question {
             // All are asked next, which takes back what was offered.
             return Some(Vec::new());
         }
-        Some(self.accept(context, here, data, need))
+        let any = Wish { useful: self.pieces, need: wish.to_decode, ..wish };
+        Some(self.accept(context, if is_enough { wish } else { any }))
     }
 
     /// Accepts the offers that are soonest, those of data when they are about as soon: what is decoded takes time, too.
-    fn accept(&self, context: &mut Context, here: Pieces, data: Pieces, need: usize) -> Vec<Chosen> {
+    fn accept(&self, context: &mut Context, wish: Wish) -> Vec<Chosen> {
         let mut offers = self.offers.clone();
+        offers.retain(|(piece, _)| wish.useful.contains(*piece));
         offers.sort_by_key(|(piece, (from, offered, at))| {
-            let decoding = if data.contains(*piece) { Span::ZERO } else { offered.transfer };
+            let decoding = if wish.first.contains(*piece) { Span::ZERO } else { offered.transfer };
             (*at + offered.done + decoding, *piece, *from)
         });
-        let (mut taken, mut chosen, mut granted) = (here, Vec::new(), Grants::new());
+        let (mut taken, mut chosen, mut granted) = (wish.here, Vec::new(), Grants::new());
         for (piece, offer) in offers {
-            if chosen.len() == need || taken.contains(piece) {
+            if chosen.len() == wish.need || taken.contains(piece) {
                 continue;
             }
             let (target, offered, at) = offer;

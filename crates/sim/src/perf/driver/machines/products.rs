@@ -108,7 +108,7 @@ impl MachineSet for Products {
             };
             Request::Put { handle: wish.handle, put }
         } else {
-            Request::Get { handle: wish.handle, id: wish.id, holders: Vec::new() }
+            Request::Get { handle: wish.handle, id: wish.id, holders: Vec::new(), fragments: None }
         }
     }
 
