@@ -100,19 +100,19 @@ impl DataKey {
         Ok(Bytes::from(sealed))
     }
 
-    /// The bytes of `range` in a chunk of so many, from all pieces of it.
+    /// The bytes of `range` in a chunk of so many, from those that [`sealed_ranges`] names: pieces of it, with where they begin, in order.
     ///
     /// # Errors
     /// When it was not encrypted with this key, or is not as it was.
-    pub fn open(&self, pieces: &[Bytes], plain: usize, range: Range<usize>) -> Result<Bytes, SealError> {
+    pub fn open(&self, pieces: &[(usize, Bytes)], plain: usize, range: Range<usize>) -> Result<Bytes, SealError> {
         let mut salt = Vec::with_capacity(SEAL_SALT);
         copy(pieces, 0..SEAL_SALT, &mut salt);
         let key = self.of_chunk(&salt)?;
-        let blocks = range.start / SEAL_BLOCK..range.end.div_ceil(SEAL_BLOCK);
+        let blocks = blocks_of(&range);
         let mut opened = Vec::with_capacity(blocks.len() * SEAL_BLOCK + SEAL_TAG);
         for number in blocks.clone() {
             let length = SEAL_BLOCK.min(plain.saturating_sub(number * SEAL_BLOCK));
-            let start = SEAL_SALT + number * (SEAL_BLOCK + SEAL_TAG);
+            let start = start_of(number);
             let at = opened.len();
             copy(pieces, start..start + length + SEAL_TAG, &mut opened);
             let found = key.open_in_place(nonce(number), about(plain), &mut opened[at..]);
@@ -123,6 +123,23 @@ impl DataKey {
         let wanted = range.start - first..range.end - first;
         if wanted.end > opened.len() { Err(SealError::WrongKey) } else { Ok(Bytes::from(opened).slice(wanted)) }
     }
+}
+
+/// The bytes of an encrypted chunk that it takes to decrypt `range`.
+#[must_use]
+pub fn sealed_ranges(range: &Range<usize>) -> [Range<usize>; 2] {
+    let blocks = blocks_of(range);
+    [0..SEAL_SALT, start_of(blocks.start)..start_of(blocks.end)]
+}
+
+/// The blocks that have these bytes.
+const fn blocks_of(range: &Range<usize>) -> Range<usize> {
+    range.start / SEAL_BLOCK..range.end.div_ceil(SEAL_BLOCK)
+}
+
+/// Where a block begins in an encrypted chunk.
+const fn start_of(block: usize) -> usize {
+    SEAL_SALT + block * (SEAL_BLOCK + SEAL_TAG)
 }
 
 /// The number of a block. The key is used for one chunk only.
@@ -137,13 +154,11 @@ fn about(plain: usize) -> Aad<[u8; 8]> {
     Aad::from((plain as u64).to_le_bytes())
 }
 
-/// Copies `range` of all pieces together, as far as they have it.
-fn copy(pieces: &[Bytes], range: Range<usize>, out: &mut Vec<u8>) {
-    let mut at = 0;
-    for piece in pieces {
-        let clamp = |place: usize| place.clamp(at, at + piece.len()) - at;
+/// Copies `range`, as far as the pieces have it.
+fn copy(pieces: &[(usize, Bytes)], range: Range<usize>, out: &mut Vec<u8>) {
+    for (at, piece) in pieces {
+        let clamp = |place: usize| place.clamp(*at, at + piece.len()) - at;
         out.extend_from_slice(&piece[clamp(range.start)..clamp(range.end)]);
-        at += piece.len();
     }
 }
 
@@ -158,8 +173,8 @@ mod tests {
     }
 
     /// A chunk in pieces of so many bytes.
-    fn pieces(sealed: &Bytes, size: usize) -> Vec<Bytes> {
-        sealed.chunks(size).map(Bytes::copy_from_slice).collect()
+    fn pieces(sealed: &[u8], size: usize) -> Vec<(usize, Bytes)> {
+        (0..).step_by(size).zip(sealed.chunks(size).map(Bytes::copy_from_slice)).collect()
     }
 
     #[test]
@@ -172,8 +187,15 @@ mod tests {
             let edges = [0, 1, SEAL_BLOCK - 1, SEAL_BLOCK, SEAL_BLOCK + 1, 2 * SEAL_BLOCK, length];
             for (from, to) in edges.iter().flat_map(|from| edges.iter().map(|to| (*from, *to))) {
                 if from < to && to <= length {
-                    let opened = key.open(&pieces(&sealed, 1_000), length, from..to).unwrap();
-                    assert!(opened[..] == plain[from..to], "{from}..{to} of {length}");
+                    let mut pieces = pieces(&sealed, 1_000);
+                    for _ in 0..2 {
+                        let opened = key.open(&pieces, length, from..to).unwrap();
+                        assert!(opened[..] == plain[from..to], "{from}..{to} of {length}");
+                        let needed = sealed_ranges(&(from..to));
+                        pieces.retain(|(at, piece)| needed.iter().any(|n| n.start < at + piece.len() && *at < n.end));
+                    }
+                    pieces.remove(pieces.len() / 2);
+                    assert_eq!(key.open(&pieces, length, from..to), Err(SealError::WrongKey));
                 }
             }
         }
@@ -195,7 +217,7 @@ mod tests {
         let plain = content(2 * SEAL_BLOCK + 9);
         let sealed = key.seal(&plain).unwrap();
         let open = |key: &DataKey, sealed: &[u8], length: usize| {
-            key.open(&[Bytes::copy_from_slice(sealed)], length, 0..length)
+            key.open(&[(0, Bytes::copy_from_slice(sealed))], length, 0..length)
         };
         assert!(open(&key, &sealed, plain.len()).is_ok());
         assert_eq!(open(&DataKey::random().unwrap(), &sealed, plain.len()), Err(SealError::WrongKey));
@@ -213,7 +235,7 @@ mod tests {
         // What one block has is not touched by another that is broken.
         let mut bad = sealed.to_vec();
         bad[SEAL_SALT + block] ^= 1;
-        let first = key.open(&[Bytes::from(bad)], plain.len(), 0..SEAL_BLOCK).unwrap();
+        let first = key.open(&[(0, Bytes::from(bad))], plain.len(), 0..SEAL_BLOCK).unwrap();
         assert!(first[..] == plain[..SEAL_BLOCK]);
         assert!(!format!("{key:?}").contains(&key.bytes()[0].to_string()));
     }

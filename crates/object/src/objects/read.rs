@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::{iter, slice};
 
 use bytes::Bytes;
 use protocol::id::coded;
@@ -12,7 +13,7 @@ use protocol::redundancy::Pieces;
 use super::ahead::Share;
 use super::{ObjectError, Objects, failed};
 use crate::manifest::{self, Entry, Malformed};
-use crate::seal::{DataKey, SealError};
+use crate::seal::{DataKey, SealError, sealed_ranges};
 use crate::service::{Pending, ServiceError};
 use catalog::Row;
 use catalog::object_manifest::Body;
@@ -29,23 +30,23 @@ struct Slice {
 
 impl Slice {
     /// What of the chunk is to be fetched: fragments, where it is coded and these alone have the bytes; and which bytes of it those are. What is
-    /// compressed or encrypted is read whole.
-    fn to_fetch(&self) -> (Option<Pieces>, Range<usize>) {
+    /// compressed is read whole.
+    fn to_fetch(&self) -> (Option<Pieces>, Vec<Range<usize>>) {
         let (entry, length) = (&self.entry, self.entry.length as usize);
-        let some = if entry.is_sealed() || entry.is_packed() {
-            None
-        } else {
-            coded::fragments_of(&entry.id, length, &self.range)
+        let some = match () {
+            () if entry.is_sealed() => coded::fragments_of(&entry.id, length, &sealed_ranges(&self.range)),
+            () if entry.is_packed() => None,
+            () => coded::fragments_of(&entry.id, length, slice::from_ref(&self.range)),
         };
-        some.map_or((None, 0..length), |(fragments, bytes)| (Some(fragments), bytes))
+        some.map_or((None, iter::once(0..length).collect()), |(fragments, bytes)| (Some(fragments), bytes))
     }
 }
 
 /// A chunk that was asked for.
 struct Asked {
     slice: Slice,
-    /// The bytes of the chunk that come.
-    bytes: Range<usize>,
+    /// The bytes of the chunk that come, in order.
+    bytes: Vec<Range<usize>>,
     pending: Pending<Result<Fetched, ServiceError>>,
     share: Option<Share>,
 }
@@ -101,7 +102,7 @@ impl Reader {
             Body::Inline(bytes) => {
                 let (length, range) = (row.record.size as usize, range.start as usize..range.end as usize);
                 let is_sealed = bytes.len() != length;
-                let piece = if is_sealed { reader.unseal(&[bytes], length, range)? } else { bytes.slice(range) };
+                let piece = if is_sealed { reader.unseal(&[(0, bytes)], length, range)? } else { bytes.slice(range) };
                 reader.pieces.push_back(piece);
             }
             Body::Chunks(entries) => reader.slices = slices(&entries, &range),
@@ -136,29 +137,21 @@ impl Reader {
             self.share = share;
             let id = slice.entry.id;
             let fetched = pending.wait().map_err(failed(id))?;
-            let length: usize = fetched.pieces.iter().map(Bytes::len).sum();
-            if length != bytes.len() {
-                return Err(ObjectError::Manifest { id, why: Malformed::ChunkLength });
-            }
+            let pieces =
+                place(fetched.pieces, &bytes).ok_or(ObjectError::Manifest { id, why: Malformed::ChunkLength })?;
             if slice.entry.is_sealed() {
-                let piece = self.unseal(&fetched.pieces, slice.entry.plain as usize, slice.range)?;
+                let piece = self.unseal(&pieces, slice.entry.plain as usize, slice.range)?;
                 self.pieces.push_back(piece);
-                self.ask()?;
-                continue;
-            }
-            if slice.entry.is_packed() {
-                let plain = unpack(slice.entry, &fetched.pieces.concat())?;
-                self.pieces.push_back(Bytes::from(plain).slice(slice.range));
-                self.ask()?;
-                continue;
-            }
-            let mut at = bytes.start;
-            for piece in fetched.pieces {
-                let from = slice.range.start.clamp(at, at + piece.len()) - at;
-                let to = slice.range.end.clamp(at, at + piece.len()) - at;
-                at += piece.len();
-                if from < to {
-                    self.pieces.push_back(piece.slice(from..to));
+            } else if slice.entry.is_packed() {
+                let stored = pieces.iter().map(|(_, piece)| &piece[..]).collect::<Vec<_>>().concat();
+                self.pieces.push_back(Bytes::from(unpack(slice.entry, &stored)?).slice(slice.range));
+            } else {
+                for (at, piece) in pieces {
+                    let from = slice.range.start.clamp(at, at + piece.len()) - at;
+                    let to = slice.range.end.clamp(at, at + piece.len()) - at;
+                    if from < to {
+                        self.pieces.push_back(piece.slice(from..to));
+                    }
                 }
             }
             self.ask()?;
@@ -166,7 +159,7 @@ impl Reader {
     }
 
     /// The bytes of `range` in an encrypted chunk of so many.
-    fn unseal(&self, pieces: &[Bytes], plain: usize, range: Range<usize>) -> Result<Bytes, ObjectError> {
+    fn unseal(&self, pieces: &[(usize, Bytes)], plain: usize, range: Range<usize>) -> Result<Bytes, ObjectError> {
         let key = self.key.as_ref().ok_or(SealError::NoKey)?;
         Ok(key.open(pieces, plain, range)?)
     }
@@ -176,7 +169,7 @@ impl Reader {
         while self.flight.len() < PIPELINE {
             if let Some(slice) = self.slices.front() {
                 let (fragments, bytes) = slice.to_fetch();
-                let share = self.objects.gets.share(bytes.len());
+                let share = self.objects.gets.share(bytes.iter().map(Range::len).sum());
                 if share.is_none() && !(self.flight.is_empty() && self.pieces.is_empty()) {
                     break;
                 }
@@ -194,6 +187,25 @@ impl Reader {
         }
         Ok(())
     }
+}
+
+/// The pieces of which these ranges of a chunk were fetched, each with where it begins; `None` when they have fewer or more bytes.
+fn place(fetched: Vec<Bytes>, ranges: &[Range<usize>]) -> Option<Vec<(usize, Bytes)>> {
+    let mut placed = Vec::with_capacity(fetched.len().max(ranges.len()));
+    let mut pieces = fetched.into_iter();
+    let mut piece = Bytes::new();
+    for range in ranges {
+        let mut at = range.start;
+        while at < range.end {
+            if piece.is_empty() {
+                piece = pieces.next()?;
+            }
+            let part = piece.split_to(piece.len().min(range.end - at));
+            placed.push((at, part.clone()));
+            at += part.len();
+        }
+    }
+    (piece.is_empty() && pieces.all(|more| more.is_empty())).then_some(placed)
 }
 
 /// The bytes of the object in a compressed chunk.

@@ -1,12 +1,9 @@
 //! What nothing refers to goes after two passes; what a file, a version or an upload refers to stays.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::memory::{All, Memory};
 use bytes::Bytes;
 use catalog::object_manifest::{Body, Kind, ObjectRecord, VersionId, encode_entries};
 use catalog::{Catalog, Change, Condition, Part, Row, Sqlite, Upload};
@@ -17,6 +14,8 @@ use object::rebuild::{Comparison, Manifests};
 use protocol::cleaner::Unfinished;
 use protocol::id::{ChunkId, ChunkKind, NodeId};
 use protocol::initiator::ChunkPut;
+
+use crate::memory::{All, Memory};
 
 const MIB: usize = 1 << 20;
 

@@ -1,19 +1,18 @@
 //! Gateways whose clocks differ, or step back: what was removed by one that is ahead does not take along what another puts
 //! later.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::memory::{All, Memory};
 use bytes::Bytes;
 use catalog::object_manifest::{Kind, ObjectRecord, VersionId};
 use catalog::{Catalog, Condition, Row, Sqlite};
 use object::objects::Objects;
 use object::rebuild::{Comparison, Manifests};
 use object::{ChunkService, Host, RunTiming, System};
+
+use crate::memory::{All, Memory};
 
 /// A machine whose wall clock stands at this many seconds.
 #[derive(Debug)]

@@ -1,7 +1,5 @@
 //! Files as earlier versions stored them, over chunks in memory: read, and dropped.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
 use std::io::Read;
 
 use bytes::Bytes;

@@ -1,15 +1,14 @@
 //! Changes that a gateway began and never answered, because it was killed: they are no differences, the cleaner takes their
 //! manifests, and a catalog that is made again then has exactly what was acknowledged.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
 use std::collections::BTreeSet;
 
-use crate::world::{Gateway, MIB, World, leave_all};
 use catalog::object_manifest::{Body, Kind, ObjectRecord, VersionId};
 use catalog::{Catalog, Change, Refused, Row, Run};
 use object::rebuild::Comparison;
 use protocol::id::ChunkId;
+
+use crate::world::{Gateway, MIB, World, leave_all};
 
 #[test]
 fn what_was_never_answered_is_no_difference_and_goes() {

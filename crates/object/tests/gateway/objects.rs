@@ -1,7 +1,5 @@
 //! Objects over chunks in memory and a catalog in a file.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
 use std::collections::VecDeque;
 use std::error::Error;
 use std::ops::Range;
@@ -11,12 +9,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use catalog::entry::SEAL_BLOCK;
 use catalog::object_manifest::{Body, Kind, ObjectRecord, VersionId};
 use catalog::{Condition, Refused, Row, Sqlite};
 use object::ChunkService;
 use object::manifest::Entry;
 use object::objects::{ObjectError, Objects, Reader, Sealed, Source};
 use object::rebuild::{Comparison, Manifests};
+use object::seal::DataKey;
 use protocol::id::ChunkId;
 use protocol::initiator::ChunkPut;
 use protocol::redundancy::Redundancy;
@@ -30,13 +30,14 @@ struct Pieces {
     pieces: VecDeque<Bytes>,
     broken: bool,
     wrong: bool,
+    key: Option<DataKey>,
     digested: Vec<u8>,
 }
 
 impl Pieces {
     fn of(bytes: &[u8], size: usize) -> Self {
         let pieces = bytes.chunks(size).map(Bytes::copy_from_slice).collect();
-        Self { pieces, broken: false, wrong: false, digested: vec![] }
+        Self { pieces, broken: false, wrong: false, key: None, digested: vec![] }
     }
 }
 
@@ -48,6 +49,10 @@ impl Source for Pieces {
 
     fn digest(&mut self, bytes: &Bytes) {
         self.digested.extend_from_slice(bytes);
+    }
+
+    fn key(&self) -> Option<DataKey> {
+        self.key.clone()
     }
 
     fn seal(&mut self, size: u64) -> Result<Sealed, Box<dyn Error + Send + Sync>> {
@@ -77,7 +82,11 @@ fn objects(memory: &Arc<Memory>, place: &Path) -> Arc<Objects> {
 }
 
 fn read(objects: &Arc<Objects>, row: &Row, range: Range<u64>) -> Vec<u8> {
-    let mut reader = Reader::new(objects, row, range).unwrap();
+    read_with(objects, row, range, None)
+}
+
+fn read_with(objects: &Arc<Objects>, row: &Row, range: Range<u64>, key: Option<DataKey>) -> Vec<u8> {
+    let mut reader = Reader::with_key(objects, row, range, key).unwrap();
     let mut bytes = vec![];
     while let Some(piece) = reader.piece().unwrap() {
         bytes.extend_from_slice(&piece);
@@ -139,7 +148,8 @@ fn every_size_and_range_comes_back() {
 
 #[test]
 fn a_range_of_a_coded_object_reads_the_fragments_that_have_it() {
-    for code in ["2+1", "4+2", "8+3"] {
+    let encrypted = Some(DataKey::random().unwrap());
+    for (code, key) in ["2+1", "4+2", "8+3"].into_iter().flat_map(|code| [(code, &None), (code, &encrypted)]) {
         let (memory, place) = (Arc::new(Memory::default()), tempfile::tempdir().unwrap());
         let objects = objects(&memory, place.path());
         let redundancy: Redundancy = code.parse().unwrap();
@@ -148,18 +158,22 @@ fn a_range_of_a_coded_object_reads_the_fragments_that_have_it() {
             let data = content(length);
             let mut record = record("k");
             record.set_redundancy(Some(redundancy));
-            let row = objects.put(record, &Condition::Always, &mut Pieces::of(&data, 70_001)).unwrap().row;
+            let mut source = Pieces::of(&data, 70_001);
+            source.key.clone_from(key);
+            let row = objects.put(record, &Condition::Always, &mut source).unwrap().row;
             let fragment = of.fragment_len(length.min(MIB));
             for start in [0, 1, length / 3, fragment - 1, fragment, length - 7] {
                 for more in [1, 6, fragment, length] {
                     let range = start..(start + more).min(length);
                     memory.fetched.store(0, Ordering::SeqCst);
                     assert!(
-                        read(&objects, &row, range.start as u64..range.end as u64) == data[range.clone()],
+                        read_with(&objects, &row, range.start as u64..range.end as u64, key.clone())
+                            == data[range.clone()],
                         "{range:?}"
                     );
-                    // And the manifest, each time.
-                    let most = 4_096 + range.len() + 2 * fragment;
+                    // And the manifest, each time; what is encrypted by whole blocks, and of each chunk the first fragment.
+                    let sealed = key.as_ref().map_or(0, |_| (range.len() / MIB + 2) * fragment + 2 * SEAL_BLOCK);
+                    let most = 4_096 + range.len() + 2 * fragment + sealed;
                     let fetched = memory.fetched.load(Ordering::SeqCst);
                     assert!(fetched <= most, "{fetched} bytes for {range:?} of {length}, {code}");
                 }

@@ -1,12 +1,8 @@
 //! What a catalog is made right by: a catalog that is there knows better than the manifests what it was asked for.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use crate::memory::{All, Memory};
-use crate::world::{Gateway, World, leave_all};
 use catalog::object_manifest::{Body, Kind, ObjectRecord, VersionId};
 use catalog::{Catalog, CatalogError, Change, Condition, Postgres, Row, Sqlite, Start, Transient};
 use object::Entry;
@@ -14,6 +10,9 @@ use object::objects::Objects;
 use object::rebuild::{Authority, Comparison, Manifests};
 use protocol::id::{ChunkId, ChunkKind, NodeId};
 use protocol::redundancy::Redundancy;
+
+use crate::memory::{All, Memory};
+use crate::world::{Gateway, World, leave_all};
 
 fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
     rows.sort_by_key(|row| (row.record.key.clone(), row.record.version));

@@ -273,20 +273,20 @@ pub fn join_all(from: &[Bytes]) -> Option<Vec<Bytes>> {
     join(from, Pieces::first(code.data()))
 }
 
-/// The fragments of data in which these bytes of a coded chunk of `length` bytes lie, and all bytes in them; `None` where they are all
-/// fragments, and for another chunk.
+/// The fragments of data in which the bytes of these ranges of a coded chunk of `length` bytes lie, and which of its bytes each of them has; `None`
+/// where they are all fragments, or none, and for another chunk.
 #[must_use]
-pub fn fragments_of(id: &ChunkId, length: usize, bytes: &Range<usize>) -> Option<(Pieces, Range<usize>)> {
+pub fn fragments_of(id: &ChunkId, length: usize, ranges: &[Range<usize>]) -> Option<(Pieces, Vec<Range<usize>>)> {
     let code = id.code()?;
+    let bytes = |piece: &Piece| code.range(usize::from(piece.0), length);
     let has = |piece: &Piece| {
-        let own = code.range(usize::from(piece.0), length);
-        own.start < bytes.end && bytes.start < own.end
+        let own = bytes(piece);
+        ranges.iter().any(|range| own.start < range.end && range.start < own.end)
     };
     let all = Pieces::first(code.data());
     let wanted: Pieces = all.iter().filter(has).collect();
-    let start = code.range(usize::from(wanted.lowest()?.0), length).start;
-    let end = code.range(usize::from(wanted.iter().last()?.0), length).end;
-    (wanted != all).then_some((wanted, start..end))
+    let is_part = !wanted.is_empty() && wanted != all;
+    is_part.then(|| (wanted, wanted.iter().map(|piece| bytes(&piece)).collect()))
 }
 
 /// The code and the length of the chunk of which these are pieces, and their numbers.
@@ -389,11 +389,15 @@ mod tests {
             prop_assert!(make_all(&from).is_some_and(|all| all == pieces));
             let mut ends = [seed as usize % (length + 1), (seed >> 32) as usize % (length + 1)];
             ends.sort_unstable();
-            if let Some((some, has)) = fragments_of(&id, length, &(ends[0]..ends[1])) {
+            let ranges = [0..1, ends[0]..ends[1]];
+            for ranges in [&ranges[..], &ranges[1..]] {
+                let Some((some, has)) = fragments_of(&id, length, ranges) else { continue };
                 let alone: Vec<Bytes> = some.iter().map(|n| pieces[usize::from(n.0)].clone()).collect();
                 for from in [&from, &alone] {
                     let part = join(from, some).expect("enough").concat();
-                    prop_assert!(has.start <= ends[0] && ends[1] <= has.end && part == bytes[has.clone()]);
+                    prop_assert!(part == has.iter().flat_map(|own| &bytes[own.clone()]).copied().collect::<Vec<u8>>());
+                    let has = |at: usize| has.iter().any(|own| own.contains(&at));
+                    prop_assert!(ranges.iter().all(|range| range.clone().all(has)));
                 }
                 prop_assert!(join_all(&alone).is_none() && join(&alone, Pieces::first(code.data() + 1)).is_none());
             }

@@ -1,8 +1,5 @@
 //! What a machine answers, and what it makes of answers.
 
-use crate::common::{
-    self, CLUSTER, INITIATOR, arriving, at, from, get, get_accepted, hear, initiator, put, step, target, tell, window,
-};
 use bytes::Bytes;
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
@@ -15,6 +12,10 @@ use protocol::time::{Instant, Span};
 use protocol::transport::Transport;
 use protocol::wire::{Ack, Answer, Bid, DataHeader, Message, OfferedWindow, decode_message};
 use protocol::{initiator, limits};
+
+use crate::common::{
+    self, CLUSTER, INITIATOR, arriving, at, from, get, get_accepted, hear, initiator, put, step, target, tell, window,
+};
 
 const PAYLOAD: &[u8] = b"stored";
 

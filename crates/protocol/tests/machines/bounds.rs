@@ -1,6 +1,5 @@
 //! What a target takes at most, and what it answers then.
 
-use crate::common::{self, CLUSTER, arriving, at, put, step, target, target_with, tell, window};
 use bytes::Bytes;
 use protocol::config::Config;
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId};
@@ -13,6 +12,8 @@ use protocol::transfer::{Incoming, Outgoing, Port};
 use protocol::wire::{
     Ack, Answer, Bid, ByteRange, DataHeader, Granted, Message, OfferedWindow, Purpose, PutRequest, Repair,
 };
+
+use crate::common::{self, CLUSTER, arriving, at, put, step, target, target_with, tell, window};
 
 fn id(n: u64) -> ChunkId {
     ChunkId::of_payload(&n.to_le_bytes())

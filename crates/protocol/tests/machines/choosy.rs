@@ -1,6 +1,5 @@
 //! The choosy initiator by hand: windows that begin too late are given back, a few times.
 
-use crate::common::{CLUSTER, INITIATOR, arriving, at, from, step};
 use bytes::Bytes;
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, NodeId};
@@ -11,6 +10,8 @@ use protocol::map::{ClusterMap, TargetEntry};
 use protocol::time::{Instant, Span};
 use protocol::transport::Transport;
 use protocol::wire::{Ack, Answer, Bid, Message, OfferedWindow, PutRequest};
+
+use crate::common::{CLUSTER, INITIATOR, arriving, at, from, step};
 
 /// From a request to its bids, and how long a transfer takes.
 const ROUND_TRIP: Span = Span::from_micros(100);

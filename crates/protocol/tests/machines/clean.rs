@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use crate::common::{self, INITIATOR, arriving, at, hear, initiator, put, step, target};
 use protocol::cleaner::{Cleaner, Summary, Unfinished, Want};
 use protocol::config::Config;
 use protocol::id::{ChunkId, ClusterId, Epoch, NodeId, TxnId, coded};
@@ -15,6 +14,8 @@ use protocol::redundancy::{Piece, Wanted};
 use protocol::target::{Event, Setup, Target};
 use protocol::time::Span;
 use protocol::wire::{Ack, Answer, Bid, Discard, Head, Message, encode_message};
+
+use crate::common::{self, INITIATOR, arriving, at, hear, initiator, put, step, target};
 
 fn sent(epoch: u32, message: &Message) -> Input<protocol::target::Request> {
     let head = Head { cluster: ClusterId(1), epoch: Epoch(epoch), from: INITIATOR };

@@ -1,8 +1,5 @@
 //! Whatever a machine drops it says, with the reason.
 
-use crate::common::{
-    CLUSTER, INITIATOR, arriving, at, from, get, get_accepted, hear, initiator, put, target, tell, window,
-};
 use bytes::Bytes;
 use protocol::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
 use protocol::initiator::{self, ChunkPut, Initiator, Query};
@@ -11,6 +8,10 @@ use protocol::machine::{Completion, Effect, Held, IgnoredReason, Input};
 use protocol::target::{self, Target};
 use protocol::time::Span;
 use protocol::wire::{Ack, Answer, Bid, DataHeader, Head, Leading, Message, Usage, encode_message};
+
+use crate::common::{
+    CLUSTER, INITIATOR, arriving, at, from, get, get_accepted, hear, initiator, put, target, tell, window,
+};
 
 const SIZE: u32 = 6;
 

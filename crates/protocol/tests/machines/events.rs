@@ -1,12 +1,13 @@
 //! What a target tells of a copy's course, for metrics and for those who check it.
 
-use crate::common::{self, CLUSTER, INITIATOR, arriving, at, from, hear, put, step, target, tell, window};
 use bytes::Bytes;
 use protocol::id::{ChunkId, TxnId};
 use protocol::machine::{Completion, Effect, IgnoredReason, Input, ReadFailure, WriteFailure};
 use protocol::target::{Event, Target};
 use protocol::time::{Instant, Span};
 use protocol::wire::{DataHeader, Granted, Message, OfferedWindow};
+
+use crate::common::{self, CLUSTER, INITIATOR, arriving, at, from, hear, put, step, target, tell, window};
 
 const SIZE: u32 = 100_000;
 

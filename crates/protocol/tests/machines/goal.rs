@@ -1,6 +1,5 @@
 //! What a put that lacks a last piece does about it.
 
-use crate::common::{CLUSTER, INITIATOR, arriving, at, from, hear};
 use bytes::Bytes;
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, NodeId};
@@ -9,6 +8,8 @@ use protocol::machine::{Body, Destination, Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::time::Span;
 use protocol::wire::{Ack, Answer, Bid, Message, OfferedWindow, decode_message};
+
+use crate::common::{CLUSTER, INITIATOR, arriving, at, from, hear};
 
 /// Targets 1 and 4 are in one failure domain, 2 and 3 in others.
 fn map(epoch: u32, copies: u8) -> ClusterMap {

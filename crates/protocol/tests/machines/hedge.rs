@@ -1,6 +1,5 @@
 //! A second holder is asked when the first is late, and whoever is slower is told to stop.
 
-use crate::common::{CLUSTER, INITIATOR, Said, arriving, at, from, hear};
 use bytes::Bytes;
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, NodeId, TxnId};
@@ -9,6 +8,8 @@ use protocol::machine::{Completion, Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::time::{Instant, Span};
 use protocol::wire::{Answer, Bid, DataHeader, Message, OfferedWindow};
+
+use crate::common::{CLUSTER, INITIATOR, Said, arriving, at, from, hear};
 
 const CHUNK: &[u8] = &[7; 1_000];
 const TRANSFER: Span = Span::from_micros(10);

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::{CLUSTER, INITIATOR, arriving, at, from};
 use bytes::Bytes;
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, NodeId, OpId};
@@ -12,6 +11,8 @@ use protocol::map::{ClusterMap, TargetEntry};
 use protocol::time::{Instant, Span};
 use protocol::transport::Transport;
 use protocol::wire::{Answer, Bid, DataHeader, Message, OfferedWindow, decode_message};
+
+use crate::common::{CLUSTER, INITIATOR, arriving, at, from};
 
 const WANTED: &[u8] = b"wanted";
 

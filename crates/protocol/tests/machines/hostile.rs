@@ -1,6 +1,5 @@
 //! Authentic but hostile or confused peers: what each of these once did to a machine must not happen again.
 
-use crate::common::{CLUSTER, INITIATOR, arriving, at, from, initiator, put, step, target, tell, window};
 use bytes::Bytes;
 use protocol::id::{ChunkId, NodeId, TxnId};
 use protocol::initiator::{self, Query};
@@ -8,6 +7,8 @@ use protocol::machine::{Completion, Effect, Input};
 use protocol::redundancy::Wanted;
 use protocol::time::Span;
 use protocol::wire::{Ack, Answer, Bid, DataHeader, Granted, Message, OfferedWindow};
+
+use crate::common::{CLUSTER, INITIATOR, arriving, at, from, initiator, put, step, target, tell, window};
 
 #[test]
 fn a_transaction_number_that_is_used_again_does_not_make_another_chunk_durable() {

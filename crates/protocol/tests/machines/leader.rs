@@ -1,6 +1,5 @@
 //! The leader of a group, told and asked by hand: what it grants, and that nobody depends on it.
 
-use crate::common::{self, CLUSTER, INITIATOR, arriving, at, from, map, put, step, tell, window};
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
 use protocol::initiator::{ChunkPut, Initiator, Request};
@@ -15,6 +14,8 @@ use protocol::wire::{
     Ack, Answer, Bid, DataHeader, Direction, Grant, GrantedWindow, Holds, LeadRequest, Leading, Message, PutRequest,
     Report, decode_message,
 };
+
+use crate::common::{self, CLUSTER, INITIATOR, arriving, at, from, map, put, step, tell, window};
 
 const GROUP: GroupId = GroupId(0);
 

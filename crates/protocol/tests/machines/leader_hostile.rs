@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use crate::common::{CLUSTER, INITIATOR, arriving, from, hear, map, put};
 use bytes::Bytes;
 use proptest::prelude::*;
 use protocol::config::Config;
@@ -16,6 +15,8 @@ use protocol::wire::{
     Ack, Answer, DataHeader, Direction, Grant, Granted, GrantedWindow, Grants, Holds, LeadRequest, Leading, Message,
     Purpose, PutRequest, Report, Seek,
 };
+
+use crate::common::{CLUSTER, INITIATOR, arriving, from, hear, map, put};
 
 #[derive(Clone, Copy, Debug)]
 struct Step {

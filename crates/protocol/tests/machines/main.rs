@@ -1,5 +1,7 @@
 //! Each machine and each type by itself, and what nodes say to each other: one program, as one is built much faster than thirty.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
 mod answers;
 mod bounds;
 mod choosy;

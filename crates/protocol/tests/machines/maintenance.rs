@@ -1,6 +1,5 @@
 //! What targets put for lost copies has what clients leave of a target, and a share of it in any case.
 
-use crate::common::{self, CLUSTER, INITIATOR, arriving, at, from, hear, put, step, target, tell, window};
 use bytes::Bytes;
 use protocol::config::Config;
 use protocol::id::{ChunkId, NodeId, OpId, TxnId};
@@ -9,6 +8,8 @@ use protocol::redundancy::Wanted;
 use protocol::target::Target;
 use protocol::time::{Instant, Span};
 use protocol::wire::{Ack, Answer, Bid, DataHeader, Granted, Message, OfferedWindow, Purpose, PutRequest};
+
+use crate::common::{self, CLUSTER, INITIATOR, arriving, at, from, hear, put, step, target, tell, window};
 
 const SIZE: u32 = 1 << 18;
 

@@ -1,7 +1,5 @@
 //! How a messenger's pool shares connections among workers.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
 use proptest::prelude::*;
 use protocol::messenger::{ConnectionId, Done, Move, Policy, Pool, Refused};
 use protocol::time::{Instant, Span};

@@ -1,6 +1,5 @@
 //! A switch that stops to carry multicast, and begins again; leaders that die.
 
-use crate::common::{CLUSTER, INITIATOR, arriving, at, from};
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, NodeId};
 use protocol::initiator::{ChunkPut, Event, Initiator, Request};
@@ -10,6 +9,8 @@ use protocol::redundancy::Wanted;
 use protocol::time::{Instant, Span};
 use protocol::transport::Transport;
 use protocol::wire::{Ack, Answer, Bid, Direction, Grant, GrantedWindow, Leading, Message, decode_message};
+
+use crate::common::{CLUSTER, INITIATOR, arriving, at, from};
 
 /// Questions in a row that nobody heard, before all goes by unicast.
 const UNHEARD: usize = 3;

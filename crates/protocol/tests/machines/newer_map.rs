@@ -1,6 +1,5 @@
 //! A newer cluster map comes from whoever uses it, part by part.
 
-use crate::common::{CLUSTER, INITIATOR, Said, arriving, at, hear, initiator, map, target};
 use bytes::Bytes;
 use protocol::config::Config;
 use protocol::id::{Epoch, NodeId, TxnId};
@@ -9,6 +8,8 @@ use protocol::machine::{Input, Machine, Output};
 use protocol::map::{ClusterMap, MapDocument};
 use protocol::target::{self, Setup, Target};
 use protocol::wire::{Head, MapPart, MapRequest, Message, encode_message};
+
+use crate::common::{CLUSTER, INITIATOR, Said, arriving, at, hear, initiator, map, target};
 
 /// Parts that are asked for at once.
 const ASKED: usize = 4;

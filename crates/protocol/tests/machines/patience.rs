@@ -1,6 +1,5 @@
 //! Whom an initiator waits for, and for how long.
 
-use crate::common::{CLUSTER, INITIATOR, arriving, at, from, step};
 use bytes::Bytes;
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, NodeId, TxnId};
@@ -9,6 +8,8 @@ use protocol::machine::{Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
 use protocol::time::{Instant, Span};
 use protocol::wire::{Answer, Bid, Message, OfferedWindow};
+
+use crate::common::{CLUSTER, INITIATOR, arriving, at, from, step};
 
 /// One that puts two copies on two of four targets.
 fn initiator() -> Initiator {

@@ -1,7 +1,8 @@
 //! Gets of coded chunks: one question for all pieces, the soonest accepted in windows that follow each other, and others in place of those
 //! that are late.
 
-use crate::common::{CLUSTER, INITIATOR, Said, arriving, at, from, get, get_accepted, hear, step, target};
+use std::ops::Range;
+
 use bytes::Bytes;
 use protocol::config::Config;
 use protocol::id::coded::{Coded, cut, fragments_of};
@@ -12,6 +13,8 @@ use protocol::map::{ClusterMap, TargetEntry};
 use protocol::redundancy::{Piece, Pieces};
 use protocol::time::{Instant, Span};
 use protocol::wire::{Ack, Answer, Bid, DataHeader, Message, OfferedWindow};
+
+use crate::common::{CLUSTER, INITIATOR, Said, arriving, at, from, get, get_accepted, hear, step, target};
 
 const TRANSFER: Span = Span::from_micros(10);
 /// Targets, each of which has a piece but the last one.
@@ -261,8 +264,9 @@ fn of_a_range_those_pieces_come_that_have_it() {
     let said = comes(&mut initiator, now, txn.of_piece(Piece(2)), 3);
     let [(op, Effect::Decode { pieces, into })] = &said.effects[..] else { panic!("{:?}", said.effects) };
     let bytes = into.make(pieces).expect("they are all that is wanted");
-    let (fragments, range) = fragments_of(&chunk().id, 9_000, &(3_000..6_000)).expect("not all");
-    assert_eq!((fragments, pieces.len(), bytes.concat().len()), (two(), 2, range.len()));
+    let (fragments, ranges) = fragments_of(&chunk().id, 9_000, &[3_000..6_000]).expect("not all");
+    let length = ranges.iter().map(Range::len).sum();
+    assert_eq!((fragments, pieces.len(), bytes.concat().len()), (two(), 2, length));
     let done = hear(&mut initiator, now, Input::Done { op: *op, completion: Completion::Decoded(Some(bytes)) });
     assert!(matches!(&done.events[..], [Event::Get { result: Ok(_), .. }]), "{:?}", done.events);
 }

@@ -1,6 +1,5 @@
 //! What a target makes of its port: how fast it is, and which holes it offers.
 
-use crate::common::{self, CLUSTER, INITIATOR, arriving, at, hear, put, step, target_with, tell, window};
 use bytes::Bytes;
 use protocol::config::Config;
 use protocol::id::{ChunkId, NodeId, TxnId};
@@ -8,6 +7,8 @@ use protocol::machine::{Completion, Effect, Input, Machine, Output};
 use protocol::target::Target;
 use protocol::time::Span;
 use protocol::wire::{DataHeader, Granted, Message, OfferedWindow, PutRequest};
+
+use crate::common::{self, CLUSTER, INITIATOR, arriving, at, hear, put, step, target_with, tell, window};
 
 const SIZE: u32 = 100_000;
 const DATAGRAM: u32 = 10_000;

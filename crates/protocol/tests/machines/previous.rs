@@ -1,6 +1,5 @@
 //! Gets while a newer map has a layout before it: what did not move yet is where that one has it.
 
-use crate::common::{CLUSTER, INITIATOR, arriving, at, from};
 use protocol::config::Config;
 use protocol::id::{ChunkId, Epoch, NodeId, TxnId};
 use protocol::initiator::{Event, GetError, Initiator, Request};
@@ -9,6 +8,8 @@ use protocol::map::{ClusterMap, TargetEntry};
 use protocol::time::{Instant, Span};
 use protocol::transport::Transport;
 use protocol::wire::{Answer, Bid, Message, OfferedWindow, decode_message};
+
+use crate::common::{CLUSTER, INITIATOR, arriving, at, from};
 
 /// Each has a group of three targets for the wanted chunk, and no target in both.
 const OLD: [u32; 3] = [1, 2, 3];

@@ -1,12 +1,13 @@
 //! A scrub has its turn on every target, and costs the others no more than a bid says.
 
-use crate::common::{self, at, get, put, step, target_with, tell, window};
 use protocol::config::Config;
 use protocol::id::ChunkId;
 use protocol::machine::{Completion, Effect, Input, WriteFailure};
 use protocol::target::{Event, Target};
 use protocol::time::{Instant, Span};
 use protocol::wire::{Message, OfferedWindow};
+
+use crate::common::{self, at, get, put, step, target_with, tell, window};
 
 /// What a stretch takes on the disk of these tests.
 const TAKES: Span = Span::from_millis(30);

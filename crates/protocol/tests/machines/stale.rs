@@ -1,10 +1,11 @@
 //! Whoever refuses a question because it knows a newer cluster map has not answered it.
 
-use crate::common::{arriving, at, from, hear, initiator};
 use protocol::id::{NodeId, TxnId};
 use protocol::initiator::{Event, Query, QueryAnswer, Request};
 use protocol::machine::Input;
 use protocol::wire::{Answer, Bid, Message};
+
+use crate::common::{arriving, at, from, hear, initiator};
 
 /// What comes of `request` when the targets 1 and 2 answer it and the third is ahead of us: at once, and after we gave up.
 fn with_one_ahead(request: Request, answer: impl Fn(TxnId) -> Message) -> [Option<Event>; 2] {

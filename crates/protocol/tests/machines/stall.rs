@@ -1,11 +1,12 @@
 //! A disk that stands still offers nothing good.
 
-use crate::common::{self, CLUSTER, INITIATOR, arriving, at, get, get_accepted, put, step, target, tell, window};
 use bytes::Bytes;
 use protocol::id::{ChunkId, TxnId};
 use protocol::machine::{Effect, Input};
 use protocol::time::{Instant, Span};
 use protocol::wire::{Answer, Bid, DataHeader, Granted, Message};
+
+use crate::common::{self, CLUSTER, INITIATOR, arriving, at, get, get_accepted, put, step, target, tell, window};
 
 const SIZE: u32 = 4_000;
 /// Long enough for everything that was learned of the disk to be forgotten.

@@ -1,11 +1,12 @@
 //! When a target lets a copy go that is one too many.
 
-use crate::common::{CLUSTER, arriving, at, hear, step, target};
 use protocol::id::{ChunkId, Epoch, NodeId, TxnId};
 use protocol::machine::{Completion, Effect, Input, WriteFailure};
 use protocol::redundancy::Wanted;
 use protocol::target::{Event, Target};
 use protocol::wire::{Ack, Head, Message, encode_message};
+
+use crate::common::{CLUSTER, arriving, at, hear, step, target};
 
 const STEWARD: NodeId = NodeId(2);
 

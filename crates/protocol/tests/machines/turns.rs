@@ -1,6 +1,5 @@
 //! Coded chunks that one node puts at once: what is kept free for one is in the way of the next.
 
-use crate::common::{INITIATOR, arriving, at, from, hear, map};
 use bytes::Bytes;
 use protocol::config::Config;
 use protocol::id::coded::cut;
@@ -9,6 +8,8 @@ use protocol::initiator::{ChunkPut, Initiator, Request};
 use protocol::machine::Input;
 use protocol::time::{Instant, Span};
 use protocol::wire::{Answer, Bid, Message, OfferedWindow};
+
+use crate::common::{INITIATOR, arriving, at, from, hear, map};
 
 /// Bytes per second of all ports.
 const RATE: u64 = 1_000_000;

@@ -1,6 +1,5 @@
 //! Pieces of a coded chunk that lie twice: those who have one are asked for a certain other.
 
-use crate::common::{CLUSTER, INITIATOR, arriving, at, from, hear};
 use bytes::Bytes;
 use protocol::config::Config;
 use protocol::id::coded::cut;
@@ -11,6 +10,8 @@ use protocol::map::{ClusterMap, TargetEntry};
 use protocol::redundancy::Piece;
 use protocol::time::Span;
 use protocol::wire::{Answer, Bid, Message, OfferedWindow, PutRequest};
+
+use crate::common::{CLUSTER, INITIATOR, arriving, at, from, hear};
 
 /// What the group is asked for.
 fn asked(messages: &[Message]) -> Option<&PutRequest> {

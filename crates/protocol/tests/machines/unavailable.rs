@@ -1,6 +1,5 @@
 //! What a get that fails says of the targets: whose copy is damaged, and who was silent.
 
-use crate::common::{CLUSTER, arriving, at, from, hear, initiator};
 use bytes::Bytes;
 use protocol::config::Config;
 use protocol::id::{ChunkId, NodeId, TxnId};
@@ -8,6 +7,8 @@ use protocol::initiator::{Event, GetError, Initiator, Request};
 use protocol::machine::{Completion, Effect, Input, Machine, Output};
 use protocol::time::{Instant, Span};
 use protocol::wire::{Ack, Answer, Bid, DataHeader, Message, OfferedWindow};
+
+use crate::common::{CLUSTER, arriving, at, from, hear, initiator};
 
 const WANTED: &[u8] = b"wanted";
 

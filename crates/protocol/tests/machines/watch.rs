@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::common::{self, from, hear, step};
 use protocol::config::Config;
 use protocol::id::{ClusterId, Epoch, NodeId};
 use protocol::machine::{Body, Destination, Input, Machine, Output};
@@ -10,6 +9,8 @@ use protocol::map::{ClusterMap, TargetEntry};
 use protocol::target::{Setup, Target};
 use protocol::time::{Instant, Span};
 use protocol::wire::{Message, decode_message};
+
+use crate::common::{self, from, hear, step};
 
 const INTERVAL: Span = Span::from_secs(1);
 

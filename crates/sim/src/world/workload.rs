@@ -1,5 +1,6 @@
 //! What the initiators are asked.
 
+use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ pub(super) enum Asked {
     Put(Putting),
     /// Chunk and which bytes of it, whether it was asked after the heal, what was promised of it, if it must be found: it was referred to all the
     /// time; and when it was asked.
-    Get((ChunkId, Range<usize>), bool, Option<Arc<Promise>>, Instant),
+    Get((ChunkId, Vec<Range<usize>>), bool, Option<Arc<Promise>>, Instant),
     /// A list of a name's versions.
     List(Listing),
     /// Whether it was asked after the heal.
@@ -222,19 +223,21 @@ impl World<'_> {
 
     /// A get from now on.
     pub(super) fn ask_get(&self, handle: u64, id: ChunkId) -> (Asked, initiator::Request) {
-        let (fragments, bytes) = self.draw_range(handle, &id);
+        let (fragments, bytes) = self.draw_ranges(handle, &id);
         let asked = Asked::Get((id, bytes), self.healed, self.promises.get(&id).cloned(), self.now);
         (asked, initiator::Request::Get { handle, id, holders: vec![], fragments })
     }
 
-    /// What of a chunk is asked for: of every second one that is coded a range.
-    fn draw_range(&self, handle: u64, id: &ChunkId) -> (Option<Pieces>, Range<usize>) {
+    /// What of a chunk is asked for: of every second one that is coded a range, and of every fourth its first byte as well.
+    fn draw_ranges(&self, handle: u64, id: &ChunkId) -> (Option<Pieces>, Vec<Range<usize>>) {
         let length = self.contents.get(id).map_or(0, Bytes::len);
         let draw = mix(handle);
         let ends = [draw >> 32, draw >> 8 & 0xff_ffff].map(|draw| draw as usize % (length + 1));
         let range = *ends.iter().min().unwrap_or(&0)..*ends.iter().max().unwrap_or(&0);
-        let some = (draw % 2 == 0).then(|| coded::fragments_of(id, length, &range)).flatten();
-        some.map_or((None, 0..length), |(fragments, bytes)| (Some(fragments), bytes))
+        let ranges = [range, 0..1];
+        let ranges = &ranges[..if draw.is_multiple_of(4) { 2 } else { 1 }];
+        let some = (draw % 2 == 0).then(|| coded::fragments_of(id, length, ranges)).flatten();
+        some.map_or((None, iter::once(0..length).collect()), |(fragments, bytes)| (Some(fragments), bytes))
     }
 
     /// A list of a name's versions, or a ping.
