@@ -13,7 +13,7 @@ use crate::find::{self, Form, Mutant};
 /// The crates whose sources are changed; the first has the switch.
 const CHANGED: [(&str, &str); 2] = [("protocol", "crate"), ("store", "protocol")];
 /// The crates that are only copied: the runner of seeds, and what cargo wants to see with it.
-const COPIED: [&str; 4] = ["sim", "object", "paper", "testkit"];
+const COPIED: [&str; 6] = ["catalog", "erasure", "object", "paper", "sim", "testkit"];
 /// Most runs of the compiler; each reports more mutants that do not compile.
 const CHECKS: usize = 30;
 
