@@ -51,15 +51,20 @@ impl World<'_> {
         }
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
         let group = self.group(map, &id);
+        // A steward waits for who is silent, in the end so long from one question to the next, and may just have asked when somebody came back: what the
+        // others said before need not be so any more.
+        let waits = config.bid_timeout.times(64);
+        let keeps_waiting = |node: &NodeId| {
+            self.net.is_cut(by, *node) || self.back.get(node).is_some_and(|b| *b + waits.times(2) > since)
+        };
+        let looks = if group.iter().any(keeps_waiting) { looks + waits } else { looks };
         let written =
             |node: &NodeId, at: Instant| self.mended.get(&(id, *node)).map_or(at, |(again, _)| at.max(*again));
         let lay = |node: &NodeId, at: Instant| {
             let is_good = self.lies_on(*node, &id) && !self.damaged.contains(&(id, *node));
-            // A steward waits long for who is silent, and what the others said before may not be so any more.
-            let looks = if self.net.is_cut(by, *node) { looks + config.bid_timeout.times(64) } else { looks };
             // Who was silent when it was begun was passed over by the put, and is back before that is over.
             let was_silent = self.back.get(node).is_some_and(|back| *back > since);
-            let is_read = !self.disks.unread.contains(node);
+            let is_read = !self.disks.failed_reads.contains(node);
             at + looks < since && group.contains(node) && is_good && is_read && !was_silent
         };
         let durable = self.durable_at.get(&id).into_iter().flatten();

@@ -236,7 +236,7 @@ impl World<'_> {
         let range = *ends.iter().min().unwrap_or(&0)..*ends.iter().max().unwrap_or(&0);
         let ranges = [range, 0..1];
         let ranges = &ranges[..if draw.is_multiple_of(4) { 2 } else { 1 }];
-        let some = (draw % 2 == 0).then(|| coded::fragments_of(id, length, ranges)).flatten();
+        let some = draw.is_multiple_of(2).then(|| coded::fragments_of(id, length, ranges)).flatten();
         some.map_or((None, iter::once(0..length).collect()), |(fragments, bytes)| (Some(fragments), bytes))
     }
 
