@@ -13,7 +13,12 @@ const RIVALS: u32 = 20;
 const EPOCHS: u32 = 12;
 
 fn map(epoch: u32, who: u32) -> DecidedMap {
-    DecidedMap { epoch, document: vec![who as u8; 9_000], who: format!("operator {who}"), micros: u64::from(epoch) }
+    DecidedMap {
+        epoch,
+        document: vec![who as u8; 9_000],
+        decided_by: format!("operator {who}"),
+        micros: u64::from(epoch),
+    }
 }
 
 /// Columns and indexes of all tables, a line each.

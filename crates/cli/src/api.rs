@@ -220,6 +220,17 @@ pub(crate) struct ClassInfo {
     pub(crate) out_of_reach: Vec<u32>,
 }
 
+impl Status {
+    /// How objects are kept of which nobody said it.
+    pub(crate) fn kept(&self) -> String {
+        let standard = self.classes.get("STANDARD").filter(|class| !class.redundancy.is_empty());
+        standard.map_or_else(
+            || format!("{} copies", self.copies),
+            |class| format!("objects as {}, all else in {} copies", class.redundancy, self.copies),
+        )
+    }
+}
+
 /// The cluster at a glance.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Status {

@@ -219,7 +219,10 @@ fn ensure_copies_stay(
 ) -> anyhow::Result<()> {
     let map = present.map()?;
     let gone = change.remove.iter().copied().chain(change.replace.iter().map(|(old, _)| *old));
-    let gone: BTreeSet<NodeId> = gone.map(NodeId).collect();
+    // A map that leads to no layout before finds all without those that it has drained.
+    let is_empty =
+        |id: &u32| present.previous.is_none() && present.targets.iter().any(|target| target.id == *id && target.drain);
+    let gone: BTreeSet<NodeId> = gone.filter(|id| !is_empty(id)).map(NodeId).collect();
     let all: Vec<NodeId> = gone.iter().copied().collect();
     let plain = ("the cluster's".to_owned(), None);
     let classes = classes.iter().map(|(name, redundancy)| (format!("those of class {name}"), Some(*redundancy)));
@@ -228,8 +231,8 @@ fn ensure_copies_stay(
     ensure!(
         lost.is_empty(),
         "targets {} are in {} failure domains, and some objects have no more copies ({}): all that there is of them may be on these \
-         targets, and would be lost; take fewer out at once, or --drain them and put such objects again, and then take them out with \
-         --drop-copies",
+         targets, and would be lost; take fewer out at once, or drain them, and take them out when the map forgets the layout before (a minute or so \
+         after `reservoir status` says `whole`); --drop-copies lets it be lost",
         gone.iter().map(|id| id.0.to_string()).collect::<Vec<_>>().join(", "),
         map.most_domains(&all),
         lost.join("; ")

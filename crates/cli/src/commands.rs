@@ -186,10 +186,10 @@ fn status(args: &TableArgs) -> anyhow::Result<()> {
     }
     let multicast = if status.multicast { "with multicast" } else { "without multicast" };
     line(&format!(
-        "cluster {:?}, map epoch {}, {} copies, {} {multicast}, gateway {}",
+        "cluster {:?}, map epoch {}, {}, {} {multicast}, gateway {}",
         status.cluster,
         status.epoch,
-        status.copies,
+        status.kept(),
         status.transport,
         gateway.base()
     ))?;

@@ -64,11 +64,12 @@ impl Down {
         }
         self.seen.look(map, reports);
         self.forget_previous_in_time(map, health.whole);
-        let said: Vec<Testimony> = reports.iter().map(|(witness, report)| Testimony::of(*witness, report)).collect();
+        let testimonies: Vec<Testimony> =
+            reports.iter().map(|(witness, report)| Testimony::of(*witness, report)).collect();
         let since_start = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let now = protocol::time::Instant::from_nanos(since_start);
         self.detector.set_rules(Rules::new(Span::from_nanos(u64::try_from(out_after.as_nanos()).unwrap_or(u64::MAX))));
-        let Verdict { down, left, out, held } = self.detector.look(now, map, &said, unanswered);
+        let Verdict { down, left, out, held } = self.detector.look(now, map, &testimonies, unanswered);
         let held = match held {
             Some(Held::Domains(domains)) => Some(format!(
                 "nobody is taken out of the cluster map: targets of {domains} failure domains fell silent together, as when a switch or \

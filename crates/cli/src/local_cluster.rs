@@ -227,13 +227,20 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
         );
     }
     let config = load(&cluster.config_path)?;
-    let differs = |asked: &Redundancy| asked.in_copies() != Redundancy::Copies(config.copies);
-    if let Some(asked) = args.redundancy.filter(|asked| !created && differs(asked)) {
-        let (directory, own) = (cluster.directory.display(), config.copies);
-        crate::output::say!(
-            "reservoir: the cluster in {directory} keeps {own} copies of each object (asked for: {asked}); `reservoir cluster plan --copies` \
-             changes that"
-        );
+    let classes = gateway_file::load(&cluster.config_path)?.s3.map(|s3| s3.redundancies()).transpose()?;
+    let standard = classes.unwrap_or_default().remove("STANDARD");
+    let own = standard.unwrap_or(Redundancy::Copies(config.copies));
+    if let Some(asked) = args.redundancy.filter(|asked| !created && *asked != own) {
+        let directory = cluster.directory.display();
+        let how = match (standard, asked) {
+            (None, Redundancy::Copies(_)) => "`reservoir cluster plan --copies` changes that",
+            _ => "`STANDARD` in `[s3.storage_class]` of gateway.toml says how",
+        };
+        let own = match own {
+            Redundancy::Copies(copies) => format!("{copies} copies of each object"),
+            Redundancy::Code(code) => format!("each object as {code}"),
+        };
+        crate::output::say!("reservoir: the cluster in {directory} keeps {own} (asked for: {asked}); {how}");
     }
     if let Some(asked) = args.out_after.filter(|asked| config.out_after().as_secs() != u64::from(*asked)) {
         let (directory, own) = (cluster.directory.display(), config.out_after().as_secs());

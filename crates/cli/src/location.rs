@@ -55,8 +55,14 @@ impl FromStr for Location {
             Some(rest) => rest.split_once('/').unwrap_or((rest, "")),
             // A variable in a script that is not set must not name everything.
             None if text.is_empty() => return Err(format!("an empty key: all of the bucket is s3://{BUCKET}")),
+            None if text.starts_with("s3:") => {
+                return Err(format!("{text:?} begins as an address and is none: write s3://BUCKET/KEY"));
+            }
             None => (BUCKET, text),
         };
+        if bucket.is_empty() && !key.is_empty() {
+            return Err(format!("{text:?} names no bucket: write s3://BUCKET/KEY"));
+        }
         let location = Self { bucket: bucket.to_owned(), key: key.to_owned() };
         location.check()?;
         Ok(location)
@@ -92,6 +98,9 @@ mod tests {
         let hostile = Location { bucket: BUCKET.to_owned(), key: "a\u{1b}[31m\nä".to_owned() };
         assert_eq!(hostile.to_string(), "s3://files/a\\u{1b}[31m\\nä");
         assert!("".parse::<Location>().is_err_and(|why| why.contains("s3://files")));
+        for text in ["s3:/b/k", "s3:///k", "s3:b"] {
+            assert!(text.parse::<Location>().is_err_and(|why| why.contains("s3://BUCKET/KEY")), "{text}");
+        }
         for text in ["..", "a/../b", "s3://b/.", "./x"] {
             assert!(text.parse::<Location>().is_err_and(|why| why.contains("URL")), "{text}");
         }

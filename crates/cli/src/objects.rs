@@ -1,8 +1,9 @@
 //! `put`, `get`, `stat`, `ls` and `rm`: objects, over S3.
 
+mod stat;
 mod tree;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -11,11 +12,12 @@ use anyhow::{Context, ensure};
 use rusty_s3::Method;
 use serde::Serialize;
 
-use crate::args::{GetArgs, LsArgs, ObjectArgs, PutArgs, RmArgs, StatArgs};
-use crate::client::{S3, WITH_CHECKSUMS, header, is_refused};
+use crate::args::{GetArgs, LsArgs, ObjectArgs, PutArgs, RmArgs};
+use crate::client::{S3, is_refused};
 use crate::location::{BUCKET, Location};
 use crate::output::{self, byte_bar, json, line, printable, shortened};
 use crate::units;
+pub(crate) use stat::stat;
 
 const STORAGE_CLASS: &str = "x-amz-storage-class";
 
@@ -83,24 +85,6 @@ struct GetReport {
     mb_per_s: f64,
 }
 
-/// What is known of an object.
-#[derive(Debug, Serialize)]
-struct Known {
-    bucket: String,
-    key: String,
-    size: u64,
-    modified: String,
-    etag: String,
-    storage_class: String,
-    /// Of a bucket that keeps versions.
-    version: Option<String>,
-    content_type: Option<String>,
-    /// By the names of their headers.
-    checksums: Vec<(String, String)>,
-    /// The same of what users set for it.
-    metadata: Vec<(String, String)>,
-}
-
 /// A file to put: its source, and its length if that is known.
 fn open_source(path: &Path) -> anyhow::Result<(Box<dyn Read>, Option<u64>)> {
     if path.as_os_str() == "-" {
@@ -139,6 +123,7 @@ fn destination(args: &PutArgs) -> anyhow::Result<Location> {
 /// Runs `reservoir put`.
 pub(crate) fn put(args: &PutArgs) -> anyhow::Result<()> {
     if args.recursive {
+        fs::metadata(&args.file).with_context(|| format!("{} cannot be examined", args.file.display()))?;
         ensure!(args.file.is_dir(), "{} is no directory: store it without -r", args.file.display());
         let (to, class) = (destination(args)?.directory(), of_class(args.class.as_deref()));
         return tree::put(&s3(&args.with)?, &args.file, &to, &class, args.with.table.json);
@@ -195,47 +180,6 @@ pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
     }
     let verified = got.verified.map_or_else(String::new, |sum| format!(" verified by {sum},"));
     line(&format!("read {at}: {},{verified} {mb_per_s:.1} MB/s, in {}", units::size(got.size), path.display()))
-}
-
-/// Runs `reservoir stat`.
-pub(crate) fn stat(args: &StatArgs) -> anyhow::Result<()> {
-    let at = &args.what;
-    ensure!(!at.key.is_empty(), "{at} names no object: write s3://BUCKET/KEY");
-    let answer = s3(&args.with)?.ask(Method::Head, (&at.bucket, &at.key), &[], &WITH_CHECKSUMS, b"")?;
-    let some = |name: &str| Some(header(&answer, name).to_owned()).filter(|text| !text.is_empty());
-    let beginning = |start: &str| -> Vec<(String, String)> {
-        let names = answer.headers().keys().map(|name| name.as_str().to_owned());
-        let names = names.filter(|name| name.starts_with(start) && name != "x-amz-checksum-type");
-        names.map(|name| (name.clone(), header(&answer, &name).to_owned())).collect()
-    };
-    let known = Known {
-        bucket: at.bucket.clone(),
-        key: at.key.clone(),
-        size: header(&answer, "content-length").parse().context("the gateway did not say how long it is")?,
-        modified: header(&answer, "last-modified").to_owned(),
-        etag: header(&answer, "etag").trim_matches('"').to_owned(),
-        // S3 says nothing of the usual one.
-        storage_class: some(STORAGE_CLASS).unwrap_or_else(|| "STANDARD".to_owned()),
-        version: some("x-amz-version-id"),
-        content_type: some("content-type"),
-        checksums: beginning("x-amz-checksum-"),
-        metadata: beginning("x-amz-meta-"),
-    };
-    if args.with.table.json {
-        return json(&known);
-    }
-    let mut rows = vec![
-        ("bucket".to_owned(), known.bucket),
-        ("key".to_owned(), known.key),
-        ("size".to_owned(), format!("{} bytes ({})", known.size, units::size(known.size))),
-        ("modified".to_owned(), known.modified),
-        ("entity tag".to_owned(), known.etag),
-        ("storage class".to_owned(), known.storage_class),
-    ];
-    rows.extend(known.version.map(|version| ("version".to_owned(), version)));
-    rows.extend(known.content_type.map(|kind| ("content type".to_owned(), kind)));
-    rows.extend(known.checksums.into_iter().chain(known.metadata));
-    output::pairs(rows)
 }
 
 /// The time of a list, as it is shown.

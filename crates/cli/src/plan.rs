@@ -184,9 +184,11 @@ fn lay_out_anew(
 /// What became of the plan.
 fn done(place: &str, written: bool) -> String {
     if written {
-        format!("decided {place}, which all take over by themselves: make the stores of new targets, and start them")
+        format!(
+            "decided {place}, which all take over by themselves; targets that are new need a store, and to be started"
+        )
     } else {
-        "nothing is written: do that with --write".to_owned()
+        "nothing is written: that does the same command with --write, or without --dry-run".to_owned()
     }
 }
 

@@ -94,14 +94,14 @@ fn summary(running: &Running, args: &UpArgs) -> anyhow::Result<()> {
     let status = running.gateway.status()?;
     let carried = if status.multicast { "with multicast" } else { "without multicast" };
     let text = format!(
-        "{} {} targets and {} are up ({} copies, {} {carried}).\nData: {}   Largest process: {}",
+        "{} {} targets and {} are up ({}, {} {carried}).\nData: {}   Largest process: {}",
         if running.cluster.created { "New cluster:" } else { "Cluster found again:" },
         status.targets.len(),
         match running.cluster.gateways.len() {
             1 => "a gateway".to_owned(),
             count => format!("{count} gateways"),
         },
-        status.copies,
+        status.kept(),
         status.transport,
         running.cluster.directory.display(),
         units::size(running.children.largest_resident()),

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::args::UserCommand;
 use crate::gateway_file;
-use crate::output::{json, line};
+use crate::output::{json, line, program};
 
 /// A user as it is listed: without the secret.
 #[derive(Serialize)]
@@ -46,6 +46,15 @@ pub(crate) fn user(command: &UserCommand) -> anyhow::Result<()> {
             }
             list.iter().try_for_each(|user| line(&format!("{}  {}", user.access_key, user.name)))
         }
-        UserCommand::Remove { name, .. } => Ok(users.remove(name)?),
+        UserCommand::Remove { name, .. } => {
+            users.remove(name)?;
+            if users.list()?.is_empty() {
+                crate::output::say!(
+                    "that was the last user: nobody can use S3 until `{} user add NAME` makes one",
+                    program()
+                );
+            }
+            Ok(())
+        }
     }
 }

@@ -17,7 +17,7 @@ pub const HEADER_BYTES: usize = 64;
 /// Bytes of an index chunk before its entries.
 pub const INDEX_HEADER_BYTES: usize = 12;
 /// Most entries in a manifest or an index chunk: what fits the largest chunk with the longest name.
-pub const ENTRIES: usize = (CHUNK_BYTES as usize - HEADER_BYTES - NAME_BYTES) / ENTRY_BYTES;
+pub const FILE_ENTRIES: usize = (CHUNK_BYTES as usize - HEADER_BYTES - NAME_BYTES) / ENTRY_BYTES;
 
 /// What a version of a name is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Manifest {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         assert!(valid_name(&self.name), "a manifest with an unusable name: {:?}", self.name);
-        assert!(self.entries.len() <= ENTRIES, "a manifest with {} entries", self.entries.len());
+        assert!(self.entries.len() <= FILE_ENTRIES, "a manifest with {} entries", self.entries.len());
         assert!(format_of(&self.entries) == FORMAT, "a file's chunks are not compressed");
         let mut out = Vec::with_capacity(HEADER_BYTES + self.name.len() + self.entries.len() * ENTRY_BYTES);
         out.extend(MAGIC);
@@ -117,7 +117,7 @@ pub fn valid_name(name: &str) -> bool {
 /// The bytes of an index chunk.
 #[must_use]
 pub fn encode_index(entries: &[Entry]) -> Vec<u8> {
-    assert!(entries.len() <= ENTRIES, "an index with {} entries", entries.len());
+    assert!(entries.len() <= FILE_ENTRIES, "an index with {} entries", entries.len());
     let mut out = Vec::with_capacity(INDEX_HEADER_BYTES + entries.len() * ENTRY_BYTES);
     out.extend(INDEX_MAGIC);
     let format = format_of(entries);

@@ -5,12 +5,15 @@
 //! there leaves nothing that can be seen.
 
 mod ahead;
+mod chunks;
 mod kept;
+mod places;
 mod read;
 mod renew;
 mod write;
 
 pub use kept::{Kept, Made};
+pub use places::{Place, Places};
 pub use read::Reader;
 pub use write::{Sealed, Source, Written};
 

@@ -180,7 +180,11 @@ impl Aggregator {
             Message::Ping { txn } => self.send(from, &Message::Pong { txn, free: 0, chunks: 0 }),
             Message::MapRequest(request) => {
                 let map = self.setup.map.clone();
-                parts(&map, head.epoch, request).for_each(|part| self.send(from, &part));
+                let given: Vec<_> = parts(&map, head.epoch, request).collect();
+                if given.is_empty() {
+                    self.ignore(IgnoredReason::OtherMap);
+                }
+                given.iter().for_each(|part| self.send(from, part));
             }
             Message::MapPart(part) => {
                 let step = self.map_fetch.part(self.now, from, head.epoch, &part, self.config.late);

@@ -124,10 +124,16 @@ impl Detector {
         self
     }
 
-    /// What is said now: by those who answer, and who did not answer to the asker himself.
-    pub fn look(&mut self, now: Instant, map: &ClusterMap, said: &[Testimony], unanswered: &[NodeId]) -> Verdict {
+    /// Looks at what those say who answer, and at who did not answer to the asker himself.
+    pub fn look(
+        &mut self,
+        now: Instant,
+        map: &ClusterMap,
+        testimonies: &[Testimony],
+        unanswered: &[NodeId],
+    ) -> Verdict {
         let mut voices: BTreeMap<NodeId, (usize, usize, Span)> = BTreeMap::new();
-        for testimony in said.iter().filter(|testimony| !unanswered.contains(&testimony.witness)) {
+        for testimony in testimonies.iter().filter(|testimony| !unanswered.contains(&testimony.witness)) {
             for watched in &testimony.watched {
                 let silent = testimony.silent.iter().find(|(id, _)| id == watched).map(|(_, span)| *span);
                 let (all, of_silence, longest) = voices.entry(*watched).or_default();

@@ -95,12 +95,6 @@ impl<M: Proposed> Proposer<M> {
         }
     }
 
-    /// Whether nobody said what became of the last proposal.
-    #[must_use]
-    pub const fn is_unsure(&self) -> bool {
-        self.unsure.is_some()
-    }
-
     /// The newest map, as its authority says.
     pub fn newest(&mut self, newest: M) {
         if matches!(self.state, State::Reading) {
@@ -183,7 +177,7 @@ mod tests {
     fn a_lost_answer_says_nothing_and_the_newest_map_does() {
         let mut proposer = proposed(1);
         proposer.answered(None);
-        assert!(proposer.is_unsure());
+        assert!(proposer.unsure.is_some());
         assert_eq!(proposer.step(), Step::Read);
         proposer.newest(Map(2, 7));
         assert_eq!(proposer.step(), Step::Use(&Map(2, 7)));

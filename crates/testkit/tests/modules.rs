@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
 /// The crates that hold to it.
-const CRATES: [&str; 10] = ["catalog", "cli", "node", "object", "paper", "protocol", "s3", "sim", "store", "testkit"];
+const CRATES: [&str; 11] =
+    ["catalog", "cli", "erasure", "node", "object", "paper", "protocol", "s3", "sim", "store", "testkit"];
 /// The layers of `s3`: each may use those after it.
 const S3: [&str; 4] = ["http", "ops", "state", "rules"];
 

@@ -19,7 +19,7 @@ pub struct DecidedMap {
     /// The map, as nodes hand it to each other.
     pub document: Vec<u8>,
     /// Who proposed it.
-    pub who: String,
+    pub decided_by: String,
     /// When, microseconds since 1970.
     pub micros: u64,
 }
@@ -44,7 +44,7 @@ impl Postgres {
             let map = |row: ::postgres::Row| DecidedMap {
                 epoch: row.get::<_, i64>(0) as u32,
                 document: row.get(1),
-                who: row.get(2),
+                decided_by: row.get(2),
                 micros: row.get::<_, i64>(3) as u64,
             };
             Ok(row.map(map))
@@ -77,7 +77,8 @@ impl Postgres {
                 // Another one of this epoch, which is being decided, refuses it by the key: then this is done again, and finds that.
                 let sql = "INSERT INTO maps (epoch, document, who, micros) VALUES (?1, ?2, ?3, ?4)";
                 let micros = i64::try_from(map.micros).unwrap_or(i64::MAX);
-                let (epoch, document, who) = (i64::from(map.epoch), Value::Bytes(&map.document), Value::Text(&map.who));
+                let (epoch, document, who) =
+                    (i64::from(map.epoch), Value::Bytes(&map.document), Value::Text(&map.decided_by));
                 session.change(sql, &[Value::Int(epoch), document, who, Value::Int(micros)])?;
                 session.change("DELETE FROM maps WHERE epoch <= ?1", &[Value::Int(epoch - i64::from(KEPT))])?;
                 decided.set(true);

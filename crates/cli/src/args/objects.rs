@@ -64,6 +64,9 @@ pub(crate) struct GetArgs {
 pub(crate) struct StatArgs {
     /// The object to show: s3://BUCKET/KEY, or a key in the bucket `files`.
     pub(crate) what: Location,
+    /// Of how many of its chunks to say which targets have them, 0 to 64.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = number_of_chunks)]
+    pub(crate) chunks: usize,
     /// Whose objects, in which cluster, and how to print.
     #[command(flatten)]
     pub(crate) with: ObjectArgs,
@@ -118,4 +121,9 @@ pub(crate) struct MigrateArgs {
     /// Whose objects, in which cluster, and how to print.
     #[command(flatten)]
     pub(crate) with: ObjectArgs,
+}
+
+fn number_of_chunks(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number <= s3::MOST_PLACES);
+    number.ok_or_else(|| format!("{text:?} is not a number of chunks: write 0 to {}", s3::MOST_PLACES))
 }

@@ -24,26 +24,26 @@ pub(crate) struct Database {
     /// The file of this machine, which follows.
     path: PathBuf,
     /// Who proposes.
-    who: String,
+    decided_by: String,
     /// For people.
     address: String,
 }
 
 impl Database {
     /// Opens the table in the database at `url`, for the cluster whose file is `config`.
-    pub(crate) fn open(url: &str, config: &Path, who: &str) -> anyhow::Result<Self> {
+    pub(crate) fn open(url: &str, config: &Path, decided_by: &str) -> anyhow::Result<Self> {
         let name = local_cluster::read(config)?.cluster;
         let table = Postgres::open(url, std::env::var("PGPASSWORD").ok().as_deref(), &name)?;
         let address = without_password(url).unwrap_or_else(|_| "a database".to_owned());
-        Ok(Self { table, path: config.to_owned(), who: who.to_owned(), address })
+        Ok(Self { table, path: config.to_owned(), decided_by: decided_by.to_owned(), address })
     }
 
     /// Decides `map`, if that of epoch `after` is the newest still.
     fn decide(&self, after: Option<u32>, map: &ClusterConfig) -> anyhow::Result<Verdict> {
         let document = map.document().context("the cluster map is too long: more than 4 MiB, compressed")?;
         let micros = u64::try_from(Timestamp::now().as_microsecond()).unwrap_or(0);
-        let (document, who) = (document.bytes().to_vec(), self.who.clone());
-        let decided = self.table.decide_map(after, &DecidedMap { epoch: map.epoch, document, who, micros })?;
+        let (document, decided_by) = (document.bytes().to_vec(), self.decided_by.clone());
+        let decided = self.table.decide_map(after, &DecidedMap { epoch: map.epoch, document, decided_by, micros })?;
         Ok(if decided { Verdict::Decided } else { Verdict::Conflict })
     }
 

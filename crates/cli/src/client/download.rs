@@ -1,5 +1,6 @@
 //! Getting an object: as it comes, compared with the checksum that it was put with, and under its name only when it is whole.
 
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::Path;
 
@@ -119,14 +120,26 @@ impl S3 {
         Ok(Downloaded { size, etag, verified })
     }
 
-    /// Writes an object to the file `path`, which appears only when all of it is there and was found good.
+    /// Writes an object to the file `path`, which appears only when all of it is there and was found good. A file that is there is replaced, and who may
+    /// read it stays; a link is followed. What is no file, as a pipe or a device, is written to as it comes.
     pub(crate) fn get_to(&self, at: &Location, path: &Path, bar: &ProgressBar) -> anyhow::Result<Downloaded> {
-        let directory = atomic_file::directory(path);
         ensure!(!path.is_dir(), "{} is a directory: name a file with -o", path.display());
+        let could_not = || format!("{} could not be written", path.display());
+        let there = fs::metadata(path).ok();
+        if there.as_ref().is_some_and(|there| !there.is_file()) {
+            let mut sink = File::options().write(true).open(path).with_context(could_not)?;
+            return self.get(at, &mut sink, bar);
+        }
+        // Where a link leads to.
+        let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let directory = atomic_file::directory(path);
         let mut partial = Partial::in_directory(directory)
             .with_context(|| format!("no file can be made in {}: choose another place with -o", directory.display()))?;
+        if let Some(there) = there {
+            partial.file().set_permissions(there.permissions()).with_context(could_not)?;
+        }
         let got = self.get(at, partial.file(), bar)?;
-        partial.appear(directory, path).with_context(|| format!("{} could not be written", path.display()))?;
+        partial.appear(directory, path).with_context(could_not)?;
         Ok(got)
     }
 }

@@ -36,7 +36,7 @@ const SIZES: [Variant; 2] = [("128K", &[]), ("1M", &["chunk=1MiB", "length=400ms
 /// Which node grants windows, and whether neighbouring groups share targets.
 const WAYS: [Variant; 4] = [
     ("direct", &["protocol=replicast-m", "overlap=true"]),
-    ("direct, groups apart", &["protocol=replicast-m"]),
+    ("direct, disjoint groups", &["protocol=replicast-m"]),
     ("leader", &["protocol=leader"]),
     ("leader, gets led, too", &["protocol=leader", "lead_gets=true"]),
 ];

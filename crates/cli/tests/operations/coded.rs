@@ -1,6 +1,7 @@
 //! Objects that are kept as pieces of a code, under real processes: what they take, what they survive, how they are made whole, and that
 //! they go.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -44,6 +45,20 @@ fn pieces_take_half_of_what_copies_take_and_survive_as_much() {
     let small = content(20_000, 8);
     put(&cluster, place.path(), "small", &small);
     cluster.wait_for("whole", |status| status["whole"] == true);
+    assert!(cluster.output().contains("objects as 4+2"), "{}", cluster.output());
+    let stat: Value = serde_json::from_slice(&cluster.run(&["stat", "file", "--json", "--chunks", "3"])).unwrap();
+    let (chunks, has_more) = (stat["places"]["chunks"].as_array().unwrap(), &stat["places"]["has_more"]);
+    assert_eq!(
+        (chunks.len(), &chunks[0]["code"], &chunks[1]["code"], has_more),
+        (4, &Value::Null, &"4+2".into(), &true.into())
+    );
+    let holders = chunks[1]["holders"].as_array().unwrap();
+    let numbers: Vec<u64> = holders.iter().map(|holder| holder["piece"].as_u64().unwrap()).collect();
+    let targets = holders.iter().flat_map(|holder| holder["targets"].as_array().unwrap());
+    let targets: BTreeSet<u64> = targets.map(|target| target.as_u64().unwrap()).collect();
+    assert!(numbers == [0, 1, 2, 3, 4, 5] && targets.len() >= 6, "{stat}");
+    let table = String::from_utf8(cluster.run(&["stat", "file", "--chunks", "3"])).unwrap();
+    assert!(table.contains("and more chunks") && table.contains(" + "), "{table}");
 
     // Two of the six pieces of many chunks are gone, and what is left is enough.
     cluster.kill_target(4);

@@ -48,6 +48,11 @@ fn files_come_back_also_after_a_restart() {
     let stat: serde_json::Value = serde_json::from_slice(&cluster.run(&["stat", "file 1/ü", "--json"])).unwrap();
     assert_eq!((&stat["size"], &stat["bucket"]), (&1.into(), &"files".into()));
     assert_eq!(stat["checksums"][0][0], "x-amz-checksum-crc64nvme", "{stat}");
+    let manifest = &stat["places"]["chunks"][0]["holders"][0];
+    assert!(manifest["piece"].is_null() && manifest["targets"].as_array().unwrap().len() >= 3, "{stat}");
+    let without: serde_json::Value =
+        serde_json::from_slice(&cluster.run(&["stat", "file 1/ü", "--json", "--chunks", "0"])).unwrap();
+    assert!(without["places"].is_null(), "{without}");
     assert!(cluster.stop());
     let cluster = started(&place, &["--targets", "9"]);
     assert!(cluster.output().contains("found again"), "{}", cluster.output());

@@ -16,6 +16,7 @@ mod encryption;
 mod files;
 mod forms;
 mod hard;
+mod in_place;
 mod lists;
 mod objects;
 mod signatures;

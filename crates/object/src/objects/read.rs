@@ -3,44 +3,21 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use std::{iter, slice};
 
 use bytes::Bytes;
-use protocol::id::coded;
 use protocol::initiator::Fetched;
-use protocol::redundancy::Pieces;
 
 use super::ahead::Share;
+use super::chunks::{Chunks, Slice};
 use super::{ObjectError, Objects, failed};
-use crate::manifest::{self, Entry, Malformed};
-use crate::seal::{DataKey, SealError, sealed_ranges};
+use crate::manifest::{Entry, Malformed};
+use crate::seal::{DataKey, SealError};
 use crate::service::{Pending, ServiceError};
 use catalog::Row;
 use catalog::object_manifest::Body;
 
 /// Chunks of an object that are asked for ahead, as far as there is room for them.
 const PIPELINE: usize = 4;
-
-/// A chunk and the bytes of it that are wanted.
-#[derive(Clone, Debug)]
-struct Slice {
-    entry: Entry,
-    range: Range<usize>,
-}
-
-impl Slice {
-    /// What of the chunk is to be fetched: fragments, where it is coded and these alone have the bytes; and which bytes of it those are. What is
-    /// compressed is read whole.
-    fn to_fetch(&self) -> (Option<Pieces>, Vec<Range<usize>>) {
-        let (entry, length) = (&self.entry, self.entry.length as usize);
-        let some = match () {
-            () if entry.is_sealed() => coded::fragments_of(&entry.id, length, &sealed_ranges(&self.range)),
-            () if entry.is_packed() => None,
-            () => coded::fragments_of(&entry.id, length, slice::from_ref(&self.range)),
-        };
-        some.map_or((None, iter::once(0..length).collect()), |(fragments, bytes)| (Some(fragments), bytes))
-    }
-}
 
 /// A chunk that was asked for.
 struct Asked {
@@ -61,9 +38,8 @@ pub struct Reader {
     flight: VecDeque<Asked>,
     /// Room for the chunk that `pieces` are of.
     share: Option<Share>,
-    slices: VecDeque<Slice>,
-    /// Index chunks not read yet, each with the wanted range of what it covers.
-    indexes: VecDeque<(Entry, Range<u64>)>,
+    /// Those that were not asked for yet.
+    chunks: Chunks,
 }
 
 impl Reader {
@@ -91,32 +67,21 @@ impl Reader {
             pieces: VecDeque::new(),
             flight: VecDeque::new(),
             share: None,
-            slices: VecDeque::new(),
-            indexes: VecDeque::new(),
+            chunks: Chunks::default(),
         };
         let range = range.start.min(row.record.size)..range.end.min(row.record.size);
         if range.is_empty() {
             return Ok(reader);
         }
-        match objects.whole(row)?.body {
-            Body::Inline(bytes) => {
-                let (length, range) = (row.record.size as usize, range.start as usize..range.end as usize);
-                let is_sealed = bytes.len() != length;
-                let piece = if is_sealed { reader.unseal(&[(0, bytes)], length, range)? } else { bytes.slice(range) };
-                reader.pieces.push_back(piece);
-            }
-            Body::Chunks(entries) => reader.slices = slices(&entries, &range),
-            Body::Indexed(indexes) => {
-                let mut start = 0;
-                for (entry, covers) in indexes {
-                    if let Some(part) = overlap(start, covers, &range) {
-                        reader.indexes.push_back((entry, part));
-                    }
-                    start += covers;
-                }
-            }
-            Body::InManifest => return Err(ObjectError::Manifest { id: row.manifest, why: Malformed::Size }),
+        let body = objects.whole(row)?.body;
+        if let Body::Inline(bytes) = body {
+            let (length, range) = (row.record.size as usize, range.start as usize..range.end as usize);
+            let is_sealed = bytes.len() != length;
+            let piece = if is_sealed { reader.unseal(&[(0, bytes)], length, range)? } else { bytes.slice(range) };
+            reader.pieces.push_back(piece);
+            return Ok(reader);
         }
+        reader.chunks = Chunks::of(body, &range).map_err(|why| ObjectError::Manifest { id: row.manifest, why })?;
         reader.ask()?;
         Ok(reader)
     }
@@ -167,23 +132,15 @@ impl Reader {
     /// Asks for chunks ahead.
     fn ask(&mut self) -> Result<(), ObjectError> {
         while self.flight.len() < PIPELINE {
-            if let Some(slice) = self.slices.front() {
-                let (fragments, bytes) = slice.to_fetch();
-                let share = self.objects.gets.share(bytes.iter().map(Range::len).sum());
-                if share.is_none() && !(self.flight.is_empty() && self.pieces.is_empty()) {
-                    break;
-                }
-                let Some(slice) = self.slices.pop_front() else { break };
-                let pending = self.objects.service.get_fragments(slice.entry.id, vec![], fragments);
-                self.flight.push_back(Asked { slice, bytes, pending, share });
-            } else if let Some((entry, range)) = self.indexes.pop_front() {
-                let bytes = self.objects.fetch(entry.id)?;
-                let entries =
-                    manifest::decode_index(&bytes).map_err(|why| ObjectError::Manifest { id: entry.id, why })?;
-                self.slices = slices(&entries, &range);
-            } else {
+            let Some(slice) = self.chunks.next(&self.objects)? else { break };
+            let (fragments, bytes) = slice.to_fetch();
+            let share = self.objects.gets.share(bytes.iter().map(Range::len).sum());
+            if share.is_none() && !(self.flight.is_empty() && self.pieces.is_empty()) {
+                self.chunks.put_back(slice);
                 break;
             }
+            let pending = self.objects.service.get_fragments(slice.entry.id, vec![], fragments);
+            self.flight.push_back(Asked { slice, bytes, pending, share });
         }
         Ok(())
     }
@@ -215,23 +172,4 @@ fn unpack(entry: Entry, stored: &[u8]) -> Result<Vec<u8>, ObjectError> {
         .ok()
         .filter(|plain| plain.len() == entry.plain as usize)
         .ok_or(ObjectError::Manifest { id: entry.id, why: Malformed::Packing })
-}
-
-/// The part of `range` in the `length` bytes from `start`, counted from there.
-fn overlap(start: u64, length: u64, range: &Range<u64>) -> Option<Range<u64>> {
-    let (from, to) = (range.start.max(start), range.end.min(start + length));
-    (from < to).then(|| from - start..to - start)
-}
-
-fn slices(entries: &[Entry], range: &Range<u64>) -> VecDeque<Slice> {
-    let mut start = 0;
-    let mut slices = VecDeque::new();
-    for entry in entries {
-        let length = u64::from(entry.plain);
-        if let Some(part) = overlap(start, length, range) {
-            slices.push_back(Slice { entry: *entry, range: part.start as usize..part.end as usize });
-        }
-        start += length;
-    }
-    slices
 }

@@ -89,6 +89,14 @@ impl ChunkId {
         self.with_number(WHOLE)
     }
 
+    /// What the encoded ids of all of its pieces begin with, and those of no other chunk; of another chunk all of its own.
+    #[must_use]
+    pub fn prefix(&self) -> Vec<u8> {
+        let encoded = self.encode();
+        let shared = if self.kind() == ChunkKind::Coded { &encoded[..=COMMON] } else { &encoded[..] };
+        shared.to_vec()
+    }
+
     fn with_number(&self, number: u8) -> Self {
         if self.kind() != ChunkKind::Coded {
             return *self;
@@ -367,6 +375,7 @@ mod tests {
         }
         let payload = ChunkId::of_payload(b"x");
         assert_eq!((payload.code(), payload.piece(), payload.whole()), (None, None, payload));
+        assert_eq!(payload.prefix(), payload.encode());
         assert!(Header::decode(&[0x42; 7]).is_none() && Header::decode(&[0x42, 0, 0, 0, 1, 0, 0, 0]).is_none());
         assert!(make(&[], &[]).is_none() && join_all(&[]).is_none());
     }
@@ -385,6 +394,7 @@ mod tests {
             prop_assert!(joined.concat() == bytes);
             for (piece, made) in lost.iter().zip(make(&from, lost).expect("enough")) {
                 prop_assert!(id.of_piece(*piece).matches([&made[..]]));
+                prop_assert!(id.of_piece(*piece).encode().starts_with(&id.prefix()));
             }
             prop_assert!(make_all(&from).is_some_and(|all| all == pieces));
             let mut ends = [seed as usize % (length + 1), (seed >> 32) as usize % (length + 1)];

@@ -56,7 +56,7 @@ impl Aggregators {
     }
 
     /// It bids, maybe too late for the choice: one that was late is there all the same, and is asked again at once.
-    pub(super) fn heard(&mut self, id: NodeId, now: Instant) {
+    pub(super) fn note_bid(&mut self, id: NodeId, now: Instant) {
         let late = self.failed.get_mut(&id).filter(|failed| failed.missed.is_some_and(|missed| missed < LATE_BIDS));
         if let Some(failed) = late {
             (failed.again, failed.pause) = (now, SHORTEST.div(2));
@@ -96,13 +96,13 @@ mod tests {
             aggregators.miss(second, at(320));
             assert!(aggregators.choose(&map, node, at(320)) != Some(second), "miss {nth}");
             aggregators.fail(first, at(320));
-            aggregators.heard(second, at(320));
+            aggregators.note_bid(second, at(320));
             assert_eq!(aggregators.choose(&map, node, at(320)), Some(second), "late bid {nth}");
-            aggregators.heard(first, at(320));
+            aggregators.note_bid(first, at(320));
             assert_eq!(aggregators.choose(&map, node, at(320)), Some(second), "it bid, and passed nothing on");
         }
         aggregators.miss(second, at(320));
-        aggregators.heard(second, at(320));
+        aggregators.note_bid(second, at(320));
         assert!(aggregators.choose(&map, node, at(320)) != Some(second), "it is always late");
         aggregators.succeed(first);
         (0..3).for_each(|n| aggregators.fail(NodeId(20 + n), at(420)));

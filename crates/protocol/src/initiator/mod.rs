@@ -348,7 +348,7 @@ impl Initiator {
         };
         if let Message::Bid(bid) = &message {
             self.context.event(Event::Bid { answer: bid.answer });
-            self.context.aggregators.heard(from, self.context.now);
+            self.context.aggregators.note_bid(from, self.context.now);
         }
         match &message {
             _ if self.active.contains_key(&txn) => {}

@@ -12,7 +12,7 @@ use crate::redundancy::Redundancy;
 /// The part of what a group is due that it may have more or less. Where groups share cells, a target's load is the mean of several.
 const SLACK: u32 = 4;
 /// The same where they share none.
-const SLACK_APART: u32 = 6;
+const SLACK_DISJOINT: u32 = 6;
 
 pub(super) struct Draft {
     layout: Layout,
@@ -453,7 +453,7 @@ impl Draft {
     fn level(&mut self) {
         let leads = self.leads();
         let due = deal::apportion(self.layout.shares, &self.weights(&leads));
-        let slack = if self.overlap { SLACK } else { SLACK_APART };
+        let slack = if self.overlap { SLACK } else { SLACK_DISJOINT };
         let has = |draft: &Self, nth: usize| i64::from(draft.layout.cells[leads[nth]].shares.len());
         let over = |draft: &Self, nth: usize| has(draft, nth) - i64::from(due[nth]);
         for nth in 0..leads.len() {

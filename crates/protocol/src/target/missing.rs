@@ -136,10 +136,10 @@ impl Target {
     }
 
     /// The disk has named some; none when it has too much to do.
-    pub(super) fn missing_named(&mut self, named: Option<(Vec<ChunkId>, bool)>) {
+    pub(super) fn missing_listed(&mut self, listed: Option<(Vec<ChunkId>, bool)>) {
         let again = self.now + self.config.late;
         let Some(look) = &mut self.missing.look else { return };
-        let Some((ids, more)) = named else {
+        let Some((ids, more)) = listed else {
             look.name_again = Some(again);
             return;
         };

@@ -249,7 +249,7 @@ impl Target {
             }
             // A steward finds it again.
             Pending::Restore { handle } => self.restore_looked_up(handle, None),
-            Pending::Missing => self.missing_named(None),
+            Pending::Missing => self.missing_listed(None),
             // A copy that was granted a window is written once more, if it is here. An initiator that seeks asks directly after a while,
             // and a steward asks again. Else only suspicions come here: the background looks at the same copy in its turn.
             Pending::Granted { .. }
@@ -405,7 +405,7 @@ impl Target {
             (Pending::List { from, txn }, Completion::Listed { ids, more }) => {
                 self.send(from, &Message::Listed { txn, ids, more });
             }
-            (Pending::Missing, Completion::Listed { ids, more }) => self.missing_named(Some((ids, more))),
+            (Pending::Missing, Completion::Listed { ids, more }) => self.missing_listed(Some((ids, more))),
             (Pending::Usage { from, txn }, Completion::Used(usage)) => {
                 self.send(from, &Message::Used { txn, usage });
             }

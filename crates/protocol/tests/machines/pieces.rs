@@ -2,6 +2,7 @@
 //! that are late.
 
 use std::ops::Range;
+use std::slice;
 
 use bytes::Bytes;
 use protocol::config::Config;
@@ -264,7 +265,7 @@ fn of_a_range_those_pieces_come_that_have_it() {
     let said = comes(&mut initiator, now, txn.of_piece(Piece(2)), 3);
     let [(op, Effect::Decode { pieces, into })] = &said.effects[..] else { panic!("{:?}", said.effects) };
     let bytes = into.make(pieces).expect("they are all that is wanted");
-    let (fragments, ranges) = fragments_of(&chunk().id, 9_000, &[3_000..6_000]).expect("not all");
+    let (fragments, ranges) = fragments_of(&chunk().id, 9_000, slice::from_ref(&(3_000..6_000))).expect("not all");
     let length = ranges.iter().map(Range::len).sum();
     assert_eq!((fragments, pieces.len(), bytes.concat().len()), (two(), 2, length));
     let done = hear(&mut initiator, now, Input::Done { op: *op, completion: Completion::Decoded(Some(bytes)) });

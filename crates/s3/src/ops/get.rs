@@ -11,8 +11,8 @@ use object::seal::DataKey;
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
-use super::body;
 use super::multipart::PARTS;
+use super::{body, places};
 use crate::rules::attributes::{self, CHECKSUM_TYPE, etag, metadata, modified};
 use crate::rules::caller::Caller;
 use crate::rules::checksums::set_checksums;
@@ -140,8 +140,14 @@ pub(crate) async fn get_object(
     mut request: S3Request<GetObjectInput>,
 ) -> S3Result<S3Response<GetObjectOutput>> {
     let caller = Caller::of(&request.extensions)?;
+    let places = places::most(&request.headers)?;
     let asked = read_request!(request.input);
     let find = move |state: &State| find_version(state, &caller, &asked);
+    if let Some(most) = places {
+        let find_places =
+            move |state: &State, found: Found, _permit| places::find(state, &found.row, &found.part.range, most);
+        return Ok(places::respond(state.transfer(&request.extensions, find, find_places).await?));
+    }
     let begin = |state: &State, found: Found, permit| {
         let Found { row, part, key, output, headers } = found;
         let length = part.length();

@@ -16,6 +16,7 @@ pub(crate) mod lifecycle;
 mod list;
 mod lock;
 pub(crate) mod multipart;
+mod places;
 mod policy;
 mod put;
 mod tags;

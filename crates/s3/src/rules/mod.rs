@@ -15,6 +15,7 @@ pub(crate) mod lifecycle;
 pub(crate) mod lock;
 pub(crate) mod messages;
 pub(crate) mod ownership;
+pub(crate) mod places;
 pub(crate) mod policy;
 pub(crate) mod preconditions;
 pub(crate) mod query;

@@ -41,7 +41,7 @@ pub(super) struct State {
     /// Targets some of whose bytes were spoiled.
     spoiled: BTreeSet<NodeId>,
     /// Targets whose disk did not read at some time: what it did not read is not counted as a copy until it reads it again.
-    pub(super) unread: BTreeSet<NodeId>,
+    pub(super) failed_reads: BTreeSet<NodeId>,
     /// Those of the spoiled whose next start may overlook records: what was dropped may be back.
     forgetful: BTreeSet<NodeId>,
     /// When targets had no room last.
@@ -51,8 +51,8 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(seed: u64) -> Self {
         let rng = Rng::new(seed).fork(21);
-        let (checks, full, spoiled, unread, forgetful) = Default::default();
-        Self { rng, restless: None, checks, spoiled, unread, forgetful, full }
+        let (checks, full, spoiled, failed_reads, forgetful) = Default::default();
+        Self { rng, restless: None, checks, spoiled, failed_reads, forgetful, full }
     }
 }
 

@@ -130,7 +130,7 @@ impl World<'_> {
         if !self.healed {
             disk.trouble(trouble);
             if trouble == Trouble::FailRead {
-                self.disks.unread.insert(id);
+                self.disks.failed_reads.insert(id);
             }
             self.note(13, id, 0, || format!("its disk is in trouble: {}", trace::trouble(trouble)));
         }

@@ -310,13 +310,14 @@ impl World<'_> {
         let Some(node) = self.nodes.get(&id) else { return };
         let (now, map) = (node.local(self.now), self.maps[node.map].clone());
         let overview = Overview::of(map.epoch, map.group_ids(), reports, !unanswered.is_empty());
-        let said: Vec<Testimony> = reports.iter().map(|(witness, report)| Testimony::of(*witness, report)).collect();
+        let testimonies: Vec<Testimony> =
+            reports.iter().map(|(witness, report)| Testimony::of(*witness, report)).collect();
         let Some(governor) = self.governor(gateway) else { return };
         if overview.whole {
             governor.settled = Some(map.epoch);
         }
         governor.seen.look(&map, reports);
-        let detector::Verdict { out, held, .. } = governor.detector.look(now, &map, &said, unanswered);
+        let detector::Verdict { out, held, .. } = governor.detector.look(now, &map, &testimonies, unanswered);
         let asked = governor.asked;
         let is_at_it = governor.changes.values().any(|change| matches!(change.wish, Wish::TakeOut(..)));
         governor.stays =

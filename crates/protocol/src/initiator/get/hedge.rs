@@ -93,7 +93,7 @@ impl Get {
                 // It holds the chunk: that is worth knowing.
                 self.round.answered.push(from);
                 self.offers.push((from, offered, context.arrived));
-            } else if !self.round.awaits(from) {
+            } else {
                 return context.ignore(IgnoredReason::Late);
             }
             return Step::Continue;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{ByteRange, DataHeader, Event, PutRequest, Reservation, Stage, Target, TxnId};
+use super::{ByteRange, DataHeader, Event, IgnoredReason, PutRequest, Reservation, Stage, Target, TxnId};
 
 /// A copy of which a part came is forgotten when the next is not asked for in so many times of what is late.
 const RESTS: u64 = 50;
@@ -99,7 +99,10 @@ impl Target {
     /// Payload of a part whose window is over.
     pub(super) fn late_part(&mut self, header: &DataHeader, payload: &Bytes) {
         let Some(r) = self.reservations.get_mut(&header.txn) else { return };
-        r.incoming.insert(header.offset, payload);
+        if r.incoming.insert(header.offset, payload) == 0 {
+            self.event(Event::Ignored(IgnoredReason::Late));
+        }
+        let Some(r) = self.reservations.get(&header.txn) else { return };
         // The port had it, whoever has the window.
         self.busy.iter_mut().for_each(|busy| busy.add(self.arrived, self.now, payload.len()));
         if r.incoming.is_complete() {
