@@ -74,19 +74,19 @@ const SOON: [&str; 8] = [
 const LATE: [(&str, u64); 16] = [
     ("let-go-at-once", 1_382),
     ("no-limit", 438),
-    ("stale-stamps", 237),
     ("wrong-coefficient", 186),
     ("swap-pieces", 186),
     ("skip-renewal", 152),
     ("vouch-old-map", 107),
+    ("stale-stamps", 86),
     ("never-seek", 79),
     ("resume-over-torn", 75),
     ("stay-by-rank", 64),
     ("trust-clean", 56),
+    ("clear-tail", 53),
     ("take-out-all-silent", 52),
     ("count-all-the-time", 52),
     ("ignore-redundancy", 46),
-    ("clear-tail", 42),
     ("keep-copies", 36),
 ];
 
