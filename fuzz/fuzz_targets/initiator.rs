@@ -1,6 +1,6 @@
-//! An initiator among authentic but hostile targets, behind an honest driver. It must not panic, keep its state bounded,
-//! answer every request exactly once and in time, hand on no byte that was not verified, and count no copy that no
-//! target claimed.
+//! An initiator among authentic but hostile targets and aggregators, behind an honest driver. It must not panic, keep its state
+//! bounded, answer every request exactly once and in time, hand on no byte that was not verified, and count no copy or piece that
+//! no target claimed.
 
 #![no_main]
 
@@ -9,16 +9,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use arbitrary::Arbitrary;
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
+use protocol::id::coded::join;
 use protocol::id::{ChunkId, NodeId, OpId, TxnId};
 use protocol::initiator::{ChunkPut, Discard, Event, Initiator, Mark, Query, Request};
-use protocol::machine::{Body, Completion, Effect, Input, Machine, Output, Transmit};
+use protocol::limits::PIECES;
+use protocol::machine::{Body, Effect, Input, Machine, Output, Transmit};
 use protocol::map::{ClusterMap, TargetEntry};
-use protocol::redundancy::Wanted;
+use protocol::redundancy::{Piece, Pieces, Redundancy};
 use protocol::time::{Instant, Span};
 use protocol::wire::{Ack, Answer, MAX_CONTROL, Message, TAG, decode_message, encode_message};
-use reservoir_fuzz::{AnyData, CLUSTER, Knobs, Say, chunk, head};
+use reservoir_fuzz::{AnyBegun, AnyData, Begun, CLUSTER, Knobs, Say, bytes_of, chunk, coded, head};
 
 const OWN: NodeId = NodeId(NodeId::FIRST_INITIATOR);
+/// Most effects of one request: of a coded chunk each piece is verified, and then they are decoded.
+const EFFECTS: u64 = PIECES as u64 + 1;
 
 #[derive(Arbitrary, Debug)]
 struct Plan {
@@ -34,38 +38,55 @@ struct AnyMap {
     domains: u8,
     copies: u8,
     group_cells: u8,
+    aggregators: u8,
 }
 
 #[derive(Arbitrary, Debug)]
 enum Step {
-    Put(u8),
-    Get(u8),
+    Put {
+        chunk: u8,
+        copies: Option<u8>,
+        removal: bool,
+    },
+    Get {
+        chunk: u8,
+        fragments: Option<u8>,
+    },
+    /// As a target does that has one of them.
+    Pieces(u8),
     List(u8),
     Ping,
     Map(AnyMap),
-    /// A target says something about a transaction that was begun: `txn` counts back from the newest.
+    /// A target says something about a transaction that was begun.
     Say {
         from: u8,
         epoch: u8,
-        txn: u8,
+        txn: AnyBegun,
         say: Say,
     },
-    /// The same from several targets, one after the other.
+    /// The same from several targets, one after the other; of pieces each says it of the next.
     Chorus {
         first: u8,
         last: u8,
-        txn: u8,
+        txn: AnyBegun,
         say: Say,
     },
     Data {
         from: u8,
-        txn: u8,
+        txn: AnyBegun,
+        data: AnyData,
+    },
+    DataChorus {
+        first: u8,
+        last: u8,
+        txn: AnyBegun,
         data: AnyData,
     },
     Raw(Vec<u8>),
     Finish {
         which: u8,
     },
+    FinishAll,
     Wait {
         micros: u16,
         times: u8,
@@ -78,6 +99,15 @@ enum Step {
         chunks: Vec<(u8, u8)>,
         since: bool,
     },
+}
+
+/// What was asked for, and of what.
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    Put(ChunkId, Option<Redundancy>),
+    Get(ChunkId, Option<Pieces>),
+    Pieces(ChunkId),
+    Query,
 }
 
 /// A datagram that came at any time before it is handled, or just now.
@@ -96,8 +126,20 @@ impl AnyMap {
             capacity: 1 << 30,
         });
         let epoch = head(OWN, self.epoch).epoch;
-        ClusterMap::new(CLUSTER, epoch, self.copies % 4, usize::from(self.group_cells % 4), targets.collect()).ok()
+        let map =
+            ClusterMap::new(CLUSTER, epoch, self.copies % 4, usize::from(self.group_cells % 4), targets.collect());
+        Some(map.ok()?.with_aggregators((0..u32::from(self.aggregators % 3)).map(|n| NodeId(14 + n))))
     }
+}
+
+/// Whether these are the bytes of what was asked for.
+fn is_of(id: ChunkId, fragments: Option<Pieces>, bytes: &[Bytes]) -> bool {
+    let Some((coded, code)) = coded(&id).zip(id.code()).filter(|_| id.piece().is_none()) else {
+        return id.matches(bytes.iter().map(|piece| &piece[..]));
+    };
+    let all = Pieces::first(code.data());
+    let wanted = fragments.map(|some| some.and(all)).filter(|some| !some.is_empty()).unwrap_or(all);
+    join(&coded.pieces[..code.data()], wanted).is_some_and(|right| right.concat() == bytes.concat())
 }
 
 /// The driver, and what it knows to be true.
@@ -108,14 +150,13 @@ struct World {
     deadline: Option<Instant>,
     /// Inputs in a row after which the deadline was over already.
     spins: usize,
-    under_way: BTreeMap<OpId, (ChunkId, Vec<Bytes>)>,
-    /// Requests that are not answered, and the chunk they are about.
-    open: BTreeMap<u64, Option<ChunkId>>,
+    under_way: BTreeMap<OpId, Effect>,
+    /// Requests that are not answered.
+    open: BTreeMap<u64, Asked>,
     next_handle: u64,
-    /// Transactions, in the order in which they were first heard of, and whose they are.
-    txns: Vec<(TxnId, Option<ChunkId>)>,
-    /// Who claimed to hold which chunk.
-    claims: BTreeSet<(ChunkId, NodeId)>,
+    begun: Begun,
+    /// Which pieces of which chunk who claimed to hold; copies are the first of them.
+    claims: BTreeMap<(ChunkId, NodeId), Pieces>,
 }
 
 fuzz_target!(|plan: Plan| {
@@ -129,8 +170,8 @@ fuzz_target!(|plan: Plan| {
         under_way: BTreeMap::new(),
         open: BTreeMap::new(),
         next_handle: 0,
-        txns: Vec::new(),
-        claims: BTreeSet::new(),
+        begun: Begun::default(),
+        claims: BTreeMap::new(),
     };
     plan.steps.into_iter().for_each(|step| world.step(step));
     world.settle();
@@ -139,45 +180,55 @@ fuzz_target!(|plan: Plan| {
 impl World {
     fn step(&mut self, step: Step) {
         match step {
-            Step::Put(n) => {
+            Step::Put { chunk: n, copies, removal } => {
                 let (id, payload) = chunk(n);
-                let handle = self.open(Some(id));
-                self.input(Input::Request(Request::Put { handle, put: ChunkPut::new(id, payload) }));
+                let put = coded(&id).map_or_else(|| ChunkPut::new(id, payload), |coded| ChunkPut::coded(coded.clone()));
+                let redundancy = copies.and_then(|copies| Redundancy::copies(copies % 10));
+                let handle = self.open(Asked::Put(put.id, redundancy));
+                self.input(Input::Request(Request::Put { handle, put: ChunkPut { redundancy, removal, ..put } }));
             }
-            Step::Get(n) => {
+            Step::Get { chunk: n, fragments } => {
                 let id = chunk(n).0;
-                let handle = self.open(Some(id));
+                let fragments = fragments.map(|bits| (0..8).filter(|bit| bits >> bit & 1 > 0).map(Piece).collect());
+                let handle = self.open(Asked::Get(id, fragments));
                 // Some of them were listed: in the group, and as targets that are not in the map.
                 let holders = (0..u32::from(n % 3)).map(|target| NodeId(target * 3)).collect();
-                self.input(Input::Request(Request::Get { handle, id, holders }));
+                self.input(Input::Request(Request::Get { handle, id, holders, fragments }));
+            }
+            Step::Pieces(n) => {
+                let (id, here) = chunk(n);
+                let Some(coded) = coded(&id) else { return };
+                let handle = self.open(Asked::Pieces(coded.id));
+                let holders = (0..u32::from(n % 3)).map(|target| NodeId(target * 3)).collect();
+                self.input(Input::Request(Request::Pieces { handle, id: coded.id, holders, here: vec![here] }));
             }
             Step::List(prefix) => {
                 let prefix = chunk(prefix).0.encode()[..usize::from(prefix % 34)].to_vec();
-                let handle = self.open(None);
+                let handle = self.open(Asked::Query);
                 self.input(Input::Request(Request::Query { handle, query: Query::List { prefix } }));
             }
             Step::Ping => {
-                let handle = self.open(None);
+                let handle = self.open(Asked::Query);
                 self.input(Input::Request(Request::Query { handle, query: Query::Ping }));
             }
             Step::Renew(n) => {
                 let id = chunk(n).0;
-                let handle = self.open(Some(id));
+                let handle = self.open(Asked::Query);
                 self.input(Input::Request(Request::Query { handle, query: Query::Renew { id, redundancy: None } }));
             }
             Step::Mark => {
-                let handle = self.open(None);
+                let handle = self.open(Asked::Query);
                 self.input(Input::Request(Request::Query { handle, query: Query::Mark }));
             }
             Step::Usage => {
-                let handle = self.open(None);
+                let handle = self.open(Asked::Query);
                 self.input(Input::Request(Request::Query { handle, query: Query::Usage }));
             }
             Step::Discard { chunks, since } => {
                 let mark = Mark { name: TxnId(1), epoch: self.map.epoch };
                 let chunks = chunks.into_iter().map(|(n, holder)| (chunk(n).0, vec![NodeId(u32::from(holder % 14))]));
                 let discard = Discard { mark, since: since.then_some(mark), chunks: chunks.collect() };
-                let handle = self.open(None);
+                let handle = self.open(Asked::Query);
                 self.input(Input::Request(Request::Query { handle, query: Query::Discard(discard) }));
             }
             Step::Map(map) => {
@@ -190,11 +241,17 @@ impl World {
             }
             Step::Say { from, epoch, txn, say } => self.say(from, epoch, txn, say),
             Step::Chorus { first, last, txn, say } => {
-                (first % 14..=last % 14).for_each(|from| self.say(from, 0, txn, say.clone()));
+                let nodes = (0..).zip(first % 16..=last % 16);
+                nodes.for_each(|(n, from)| self.say(from, 0, txn.further(n), say.clone().further(n)));
             }
             Step::Data { from, txn, data } => {
-                let txn = self.txn(txn).0;
-                self.input(arrives(data.datagram(NodeId(u32::from(from % 14)), txn)));
+                let (txn, about) = self.begun.get(txn);
+                self.input(arrives(data.datagram(NodeId(u32::from(from % 16)), txn, bytes_of(about))));
+            }
+            Step::DataChorus { first, last, txn, data } => {
+                for (n, from) in (0..).zip(first % 16..=last % 16) {
+                    self.step(Step::Data { from, txn: txn.further(n), data });
+                }
             }
             Step::Raw(bytes) => self.input(arrives(bytes.into())),
             Step::Finish { which } => {
@@ -203,6 +260,7 @@ impl World {
                     self.finish(op);
                 }
             }
+            Step::FinishAll => self.finish_all(),
             Step::Wait { micros, times } => {
                 self.now += Span::from_micros(micros.into()).times(u64::from(times) + 1);
                 self.input(Input::Wake);
@@ -214,36 +272,43 @@ impl World {
         }
     }
 
-    fn open(&mut self, about: Option<ChunkId>) -> u64 {
+    fn open(&mut self, asked: Asked) -> u64 {
         self.next_handle += 1;
-        self.open.insert(self.next_handle, about);
+        self.open.insert(self.next_handle, asked);
         self.next_handle
     }
 
-    fn txn(&self, back: u8) -> (TxnId, Option<ChunkId>) {
-        let nth = self.txns.len().checked_sub(1 + usize::from(back) % self.txns.len().max(1));
-        nth.map_or((TxnId(u64::from(back)), None), |nth| self.txns[nth])
-    }
-
-    fn say(&mut self, from: u8, epoch: u8, txn: u8, say: Say) {
-        let from = NodeId(u32::from(from % 14));
-        let (txn, about) = self.txn(txn);
-        let message = say.message(txn);
+    fn say(&mut self, from: u8, epoch: u8, txn: AnyBegun, say: Say) {
+        let from = NodeId(u32::from(from % 16));
+        let (txn, about) = self.begun.get(txn);
+        let message = say.message(txn, bytes_of(about).len());
         let claim = match &message {
-            Message::Bid(bid) => bid.answer == Answer::HaveIt,
-            Message::Ack { ack, .. } => *ack == Ack::Durable,
-            _ => false,
+            Message::Bid(bid) => match bid.answer {
+                Answer::HaveIt => Some(Piece(0)),
+                Answer::HavePiece(piece) => Some(piece),
+                _ => None,
+            },
+            Message::Ack { ack: Ack::Durable, .. } => Some(Piece(0)),
+            Message::Ack { ack: Ack::Piece(piece), .. } => Some(*piece),
+            _ => None,
         };
-        if claim && let Some(id) = about {
-            self.claims.insert((id, from));
+        if let (Some(piece), Some(id)) = (claim, about) {
+            let claimed = self.claims.entry((id.whole(), from)).or_default();
+            *claimed = claimed.with(piece);
         }
         self.input(arrives(encode_message(head(from, epoch), &message)));
     }
 
     fn finish(&mut self, op: OpId) {
-        let Some((id, pieces)) = self.under_way.remove(&op) else { return };
-        let good = id.matches(pieces.iter().map(|piece| &piece[..]));
-        self.input(Input::Done { op, completion: Completion::Verified(good) });
+        let Some(effect) = self.under_way.remove(&op) else { return };
+        let completion = effect.compute().expect("an initiator has no disk");
+        self.input(Input::Done { op, completion });
+    }
+
+    fn finish_all(&mut self) {
+        while let Some(op) = self.under_way.keys().next().copied() {
+            self.finish(op);
+        }
     }
 
     fn input(&mut self, input: Input<Request>) {
@@ -253,10 +318,10 @@ impl World {
         loop {
             match self.initiator.poll_output() {
                 Output::Transmit(transmit) => self.transmitted(&transmit),
-                Output::Effect { op, effect: Effect::Verify { id, pieces } } => {
-                    assert!(self.under_way.insert(op, (id, pieces)).is_none(), "an effect's number was used twice");
+                Output::Effect { op, effect } => {
+                    assert!(effect.computes().is_some(), "an initiator has no disk: {effect:?}");
+                    assert!(self.under_way.insert(op, effect).is_none(), "an effect's number was used twice");
                 }
-                Output::Effect { effect, .. } => panic!("an initiator has no disk: {effect:?}"),
                 Output::Event(event) => self.told(event),
                 Output::Idle(deadline) => {
                     self.deadline = deadline.map(|deadline| deadline.at);
@@ -267,10 +332,15 @@ impl World {
         }
         assert!(outputs <= 100 * (before + 2), "{outputs} outputs of one input, with {before} requests in progress");
         self.spins = if self.deadline.is_some_and(|at| at <= self.now) { self.spins + 1 } else { 0 };
-        // A request that waited for a place until it was too late takes one turn to end.
-        assert!(self.spins as u64 <= self.next_handle + 1, "deadlines that are over already: the driver would spin");
-        assert_eq!(self.initiator.in_progress(), self.open.len());
-        assert!(self.under_way.len() <= self.open.len() && (self.open.is_empty() || self.deadline.is_some()));
+        // A request that waited for a place until it was too late takes one turn to end, and so does each of its pieces.
+        let most = self.next_handle * EFFECTS + 1;
+        assert!(self.spins as u64 <= most, "deadlines that are over already: the driver would spin");
+        // Of a coded chunk there is a get for each piece beside its own.
+        let (open, in_progress) = (self.open.len() as u64, self.initiator.in_progress() as u64);
+        assert!((open..=open * EFFECTS).contains(&in_progress), "{in_progress} in progress for {open} requests");
+        // What is verified goes on when it is not needed any more.
+        assert!(self.under_way.len() as u64 <= self.next_handle * EFFECTS);
+        assert!(self.open.is_empty() || self.deadline.is_some() || !self.under_way.is_empty());
         if self.spins > 0 {
             self.input(Input::Wake);
         }
@@ -280,20 +350,27 @@ impl World {
         let mut answered = |handle| self.open.remove(&handle).expect("one answer for each request");
         match event {
             Event::Put { handle, result } => {
-                let id = answered(handle).expect("a put has a chunk");
-                if let Ok(stored) = result {
-                    let domains: BTreeSet<u16> = stored.holders.iter().filter_map(|n| self.map.domain(*n)).collect();
-                    assert!(domains.len() >= self.map.least(Wanted::BY_MAP), "too few domains: {stored:?}");
-                    assert!(
-                        stored.holders.iter().all(|n| self.claims.contains(&(id, *n))),
-                        "nobody said so: {stored:?}"
-                    );
-                }
+                let Asked::Put(id, redundancy) = answered(handle) else { panic!("it is no put") };
+                let Ok(stored) = result else { return };
+                let own = id.code().map(Redundancy::Code).or(redundancy);
+                let least = self.map.least(own);
+                let domains: BTreeSet<u16> = stored.holders.iter().filter_map(|n| self.map.domain(*n)).collect();
+                assert!(domains.len() >= least, "too few domains: {stored:?}");
+                let claimed = stored.holders.iter().map(|n| self.claims.get(&(id, *n)).copied().unwrap_or_default());
+                let pieces = claimed.clone().fold(Pieces::default(), Pieces::or);
+                assert!(claimed.into_iter().all(|pieces| !pieces.is_empty()), "nobody said so: {stored:?}");
+                assert!(id.code().is_none() || pieces.len() >= least, "the same pieces: {stored:?}");
             }
             Event::Get { handle, result } => {
-                let id = answered(handle).expect("a get has a chunk");
+                let Asked::Get(id, fragments) = answered(handle) else { panic!("it is no get") };
                 if let Ok(fetched) = result {
-                    assert!(id.matches(fetched.pieces.iter().map(|piece| &piece[..])), "not the chunk's bytes");
+                    assert!(is_of(id, fragments, &fetched.pieces), "not the chunk's bytes");
+                }
+            }
+            Event::Pieces { handle, result } => {
+                let Asked::Pieces(id) = answered(handle) else { panic!("they were not asked for") };
+                if let Ok(pieces) = result {
+                    assert!(coded(&id).is_some_and(|coded| coded.pieces == pieces), "not the chunk's pieces");
                 }
             }
             Event::Query { handle, .. } => drop(answered(handle)),
@@ -307,20 +384,7 @@ impl World {
                 assert!(message.len() + TAG <= MAX_CONTROL);
                 let (head, message) = decode_message(message).expect("what is sent can be decoded");
                 assert_eq!((head.cluster, head.from), (CLUSTER, OWN));
-                let begun = match message {
-                    Message::PutRequest(request) => (request.txn, Some(request.id)),
-                    Message::GetRequest { txn, id, .. } => (txn, Some(id)),
-                    Message::List { txn, .. }
-                    | Message::Ping { txn }
-                    | Message::Mark { txn }
-                    | Message::Usage { txn } => (txn, None),
-                    Message::Discard(discard) => (discard.txn, None),
-                    Message::Probe { txn, id, .. } => (txn, Some(id)),
-                    _ => return,
-                };
-                if !self.txns.contains(&begun) {
-                    self.txns.push(begun);
-                }
+                self.begun.note(&message);
             }
             Body::Data(run) => {
                 let size = u64::from(run.header.size);
@@ -332,11 +396,10 @@ impl World {
     /// With silent targets every request is answered in the end.
     fn settle(&mut self) {
         for _ in 0..100_000 {
-            while let Some(op) = self.under_way.keys().next().copied() {
-                self.finish(op);
-            }
+            self.finish_all();
             let Some(deadline) = self.deadline.filter(|_| !self.open.is_empty()) else {
                 assert!(self.open.is_empty(), "no deadline, but {} open", self.open.len());
+                assert_eq!(self.initiator.in_progress(), 0);
                 return;
             };
             self.now = deadline;

@@ -4,12 +4,12 @@
 
 use catalog::object_manifest::{self, ObjectRecord};
 use libfuzzer_sys::fuzz_target;
-use object::manifest::{ENTRIES, Manifest, NAME_BYTES, decode_index, encode_index};
+use object::manifest::{FILE_ENTRIES, Manifest, NAME_BYTES, decode_index, encode_index};
 
 fuzz_target!(|data: &[u8]| {
     if let Ok(manifest) = Manifest::decode(data) {
         assert_eq!(manifest.encode(), data);
-        assert!(manifest.name.len() <= NAME_BYTES && manifest.entries.len() <= ENTRIES);
+        assert!(manifest.name.len() <= NAME_BYTES && manifest.entries.len() <= FILE_ENTRIES);
         let _ = manifest.chunks();
     }
     if let Ok(record) = ObjectRecord::decode(data) {

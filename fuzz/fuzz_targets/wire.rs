@@ -68,7 +68,9 @@ fn taken(from: &mut Session, to: &mut Session, now: Instant, datagram: &Bytes) -
         for (there, datagram) in core::mem::take(&mut way) {
             match if there { to.open(now, datagram) } else { from.open(now, datagram) } {
                 Ok(Opened::Good(message)) if there => all.push(message),
-                Ok(Opened::Between(replies) | Opened::Unproven(replies)) => way.extend(replies.into_iter().map(|reply| (!there, reply))),
+                Ok(Opened::Between(replies) | Opened::Unproven(replies)) => {
+                    way.extend(replies.into_iter().map(|reply| (!there, reply)))
+                }
                 _ => {}
             }
         }
