@@ -32,19 +32,27 @@ impl World<'_> {
         !is_cut && self.nodes.get(&id).is_some_and(is_up) && self.back.get(&id).is_none_or(|back| *back <= since)
     }
 
-    /// In how many failure domains of a chunk's group copies are due to a put: those that were alive all the time since a little
-    /// before it began, and those that have one; no more than are wanted, and no fewer than the map lets be enough. An initiator
-    /// that was asleep or cut off itself meanwhile has not asked so often, and may still take for silent who was before.
-    pub(super) fn due(&self, by: NodeId, map: usize, put: &Putting, holders: &[NodeId]) -> usize {
+    /// In how many failure domains of a chunk's group copies, or pieces, are due to a put: as many as there can be with those that were
+    /// alive all the time since a little before it began, and those that have one; no more than are wanted, and no fewer than the map lets
+    /// be enough. An initiator that was asleep or cut off itself meanwhile has not asked so often, and may still take for silent who was
+    /// before. Who was alive, or was `harmed`, could have any piece; of the others a second one that has the same brings nothing.
+    pub(super) fn due(
+        &self,
+        by: NodeId,
+        map: usize,
+        put: &Putting,
+        holders: &[NodeId],
+        harmed: &BTreeSet<NodeId>,
+    ) -> usize {
         let group = self.group(map, &put.id);
         let heard = self.scenario.config.bid_timeout.times(ASKED);
         let since = Instant::from_nanos(put.begun.1.as_nanos().saturating_sub(heard.as_nanos()));
         let asked = self.is_alive_since(by, since);
-        let holds = |node: &&NodeId| holders.contains(node);
-        let alive = group.iter().filter(|node| holds(node) || asked && self.is_alive_since(**node, since));
-        let domains: BTreeSet<u16> = alive.filter_map(|node| self.maps[map].domain(*node)).collect();
+        let alive = group.iter().copied().filter(|node| asked && self.is_alive_since(*node, since));
+        let any = alive.chain(harmed.iter().copied()).collect();
+        let domains = self.reached_with(map, &put.id, holders.iter().filter(|holder| group.contains(holder)), &any);
         let least = self.maps[map].least(put.redundancy);
-        domains.len().clamp(least, self.goal(map, put.redundancy).pieces().max(least))
+        domains.clamp(least, self.goal(map, put.redundancy).pieces().max(least))
     }
 
     /// A put was acknowledged with fewer copies than were wanted, and might be.

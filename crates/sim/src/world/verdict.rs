@@ -254,12 +254,12 @@ impl World<'_> {
         let (id, since) = (*id, *since);
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
         let group = self.group(map, &id);
-        let (goal, copies) = (self.goal(map, put.redundancy), self.due(by, map, put, holders));
         // Which of several pieces of a holder was harmed since it said that it has one, nobody knows.
         let here = || holders.iter().filter(|holder| group.contains(holder));
         let was_harmed =
             |holder: &NodeId| self.harmed(id, *holder).or_else(|| self.mended_since(id, *holder, since)).is_some();
         let harmed = here().copied().filter(was_harmed).collect();
+        let (goal, copies) = (self.goal(map, put.redundancy), self.due(by, map, put, holders, &harmed));
         let domains = self.reached_with(map, &id, here(), &harmed);
         if !goal.is_met(domains) && domains >= copies {
             self.excuse_fewer(by, id);
