@@ -91,7 +91,7 @@ impl Cluster {
 /// Targets of a new cluster, unless something else is asked for.
 const TARGETS: u32 = 9;
 /// Smallest and largest capacity that a new target gets.
-const CAPACITY: (u64, u64) = (256 << 20, 64 << 30);
+const CAPACITY: (u64, u64) = (128 << 20, 64 << 30);
 
 /// Reads a cluster's configuration as it is.
 pub(crate) fn read(path: &Path) -> anyhow::Result<ClusterConfig> {
