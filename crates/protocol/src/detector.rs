@@ -3,7 +3,8 @@
 //! Down is not out. A target is taken out when it was down for [`Rules::out_after`], and what it had is made again elsewhere. Nobody
 //! is while more than one failure domain, or a third of all targets, fell silent at about the same time: that is a switch or the
 //! power rather than disks, and copying would make it worse. Then a person decides. Who is still down when the others are back has
-//! all the time again: the last server that boots after a power failure is not lost.
+//! all the time again: the last server that boots after a power failure is not lost. Who does not answer, and whose witnesses do not
+//! either, may have fallen silent with others as well: he is not down as far as anybody knows, and counts here.
 //!
 //! Nothing that was acknowledged rests on it: whoever is taken out wrongly had copies that others have as well.
 
@@ -52,6 +53,8 @@ pub enum Bug {
     TakeOutAllSilent,
     /// Whoever is still down when others are back that fell silent with it was down alone all the time.
     CountAllTheTime,
+    /// Only those fell silent together whom a witness calls silent.
+    OverlookUnwatched,
 }
 
 impl Testimony {
@@ -64,7 +67,17 @@ impl Testimony {
     }
 }
 
-/// A target that is down.
+/// What is known of a target at one look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    There,
+    /// Its witnesses say so, and for how long.
+    Down(Span),
+    /// It does not answer, and nobody who does watches it.
+    Unwatched,
+}
+
+/// A target that is down, or may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Down {
     since: Instant,
@@ -72,6 +85,8 @@ struct Down {
     counts: Instant,
     /// Since when it is there again.
     back: Option<Instant>,
+    /// Whether witnesses say so.
+    is_sure: bool,
 }
 
 /// Why somebody who was down for long enough stays in the map.
@@ -145,34 +160,48 @@ impl Detector {
         for target in map.targets() {
             let id = target.id;
             let (all, of_silence, longest) = voices.get(&id).copied().unwrap_or_default();
-            // Who answers anybody is there. Where nobody else is asked, nothing is known.
-            let is_down = unanswered.contains(&id) && all > 0 && of_silence == all && of_silence + 1 >= VOICES;
-            self.note(now, id, is_down, longest);
+            // Who answers anybody is there.
+            let seen = match (unanswered.contains(&id), all) {
+                (true, 0) => Seen::Unwatched,
+                (true, all) if of_silence == all && of_silence + 1 >= VOICES => Seen::Down(longest),
+                _ => Seen::There,
+            };
+            self.note(now, id, seen);
         }
         self.down.retain(|id, _| map.target(*id).is_some());
         self.verdict(now, map)
     }
 
-    fn note(&mut self, now: Instant, id: NodeId, is_down: bool, silent_for: Span) {
+    fn note(&mut self, now: Instant, id: NodeId, seen: Seen) {
+        let silent_for = if let Seen::Down(span) = seen { span } else { Span::ZERO };
         let since = Instant::from_nanos(now.as_nanos().saturating_sub(silent_for.as_nanos()));
-        let until = if is_down { since } else { now };
         // Who comes back only for a moment was down all the time.
         let moment = self.rules.out_after.div(8);
-        let is_back = |down: &Down| down.back.is_some_and(|back| until.since(back) >= moment);
+        let is_back = |down: &Down| down.back.is_some_and(|back| since.since(back) >= moment);
         if self.down.get(&id).is_some_and(is_back) {
             self.down.remove(&id);
         }
+        let is_sure = seen != Seen::Unwatched;
         match self.down.get_mut(&id) {
-            Some(down) if is_down => down.back = None,
-            Some(down) => down.back = down.back.or(Some(now)),
-            None if is_down => drop(self.down.insert(id, Down { since, counts: since, back: None })),
-            None => {}
+            Some(down) if seen == Seen::There => down.back = down.back.or(Some(now)),
+            Some(down) => {
+                // Only witnesses know since when.
+                if is_sure && !down.is_sure {
+                    let was_alone = down.counts == down.since;
+                    down.since = down.since.min(since);
+                    down.counts = if was_alone { down.since } else { down.counts };
+                }
+                (down.back, down.is_sure) = (None, is_sure);
+            }
+            None if seen == Seen::There => {}
+            None => drop(self.down.insert(id, Down { since, counts: since, back: None, is_sure })),
         }
     }
 
     fn verdict(&mut self, now: Instant, map: &ClusterMap) -> Verdict {
+        let is_away = |down: &Down| down.back.is_none() && (down.is_sure || self.bug != Some(Bug::OverlookUnwatched));
         let away: Vec<(NodeId, Down)> =
-            self.down.iter().filter(|(_, down)| down.back.is_none()).map(|(id, down)| (*id, *down)).collect();
+            self.down.iter().filter(|(_, down)| is_away(down)).map(|(id, down)| (*id, *down)).collect();
         let (mut out, mut held, mut left) = (Vec::new(), None, BTreeMap::new());
         let out_after = self.rules.out_after;
         for (id, mut down) in away.iter().copied() {
@@ -181,23 +210,25 @@ impl Detector {
                 down.counts = now;
                 self.down.insert(id, down);
             }
-            if out_after > Span::ZERO && why.is_none() {
-                left.insert(
-                    id,
-                    Span::from_nanos(out_after.as_nanos().saturating_sub(now.since(down.counts).as_nanos())),
-                );
+            if out_after == Span::ZERO {
+                continue;
             }
-            if out_after > Span::ZERO && now.since(down.since) >= out_after {
-                held = held.or(why);
+            if down.is_sure && why.is_none() {
+                let left_of = out_after.as_nanos().saturating_sub(now.since(down.counts).as_nanos());
+                left.insert(id, Span::from_nanos(left_of));
             }
-            if out_after > Span::ZERO && now.since(down.counts) >= out_after {
+            if down.is_sure && now.since(down.counts) >= out_after {
                 out.push(id);
+            }
+            if now.since(down.since) >= out_after {
+                held = held.or(why);
             }
         }
         if held.is_some() {
             out.clear();
         }
-        Verdict { down: away.into_iter().map(|(id, down)| (id, now.since(down.since))).collect(), left, out, held }
+        let sure = away.into_iter().filter(|(_, down)| down.is_sure);
+        Verdict { down: sure.map(|(id, down)| (id, now.since(down.since))).collect(), left, out, held }
     }
 
     /// Whether what fell silent about then may have a cause that no copies mend.
@@ -331,6 +362,47 @@ mod tests {
         }
         let verdict = detector.look(at(100), &map, &[says(5, &[3])], &three);
         assert_eq!(verdict.down, [(NodeId(3), Span::from_secs(9))].into());
+    }
+
+    /// A switch cuts off two servers and half of a third one's witnesses: of one server nobody is left who could say anything.
+    #[test]
+    fn who_does_not_answer_and_is_not_watched_by_who_does_may_have_fallen_silent_with_others() {
+        let map = map();
+        let says = |silent: u64| Testimony {
+            witness: NodeId(5),
+            watched: vec![NodeId(2), NodeId(3)],
+            silent: [2, 3].map(|id| (NodeId(id), Span::from_secs(silent))).into(),
+        };
+        let all = [2, 3, 8].map(NodeId);
+        let look = |bug, unanswered: &[NodeId], then: &[NodeId]| {
+            let mut detector = detector().with_bug(bug);
+            detector.look(at(100), &map, &[says(1)], unanswered);
+            assert_eq!(detector.look(at(690), &map, &[says(591)], then).out, []);
+            detector.look(at(750), &map, &[says(651)], then)
+        };
+        let verdict = look(None, &all, &all);
+        assert_eq!((verdict.out, verdict.held), (vec![], Some(Held::Domains(2))));
+        assert_eq!((verdict.left, verdict.down.len()), ([].into(), 2), "nobody knows whether the third one is down");
+        assert_eq!(look(Some(Bug::OverlookUnwatched), &all, &all).out, [NodeId(2), NodeId(3)]);
+        assert_eq!(look(None, &all[..2], &all[..2]).out, [NodeId(2), NodeId(3)], "alone");
+        assert_eq!(look(None, &all[..2], &all).out, [NodeId(2), NodeId(3)], "and the third one much later");
+    }
+
+    #[test]
+    fn what_witnesses_say_later_counts_from_when_it_was() {
+        let (map, mut detector) = (map(), detector());
+        let three = [NodeId(3)];
+        assert!(detector.look(at(100), &map, &[], &three).down.is_empty());
+        let says =
+            Testimony { witness: NodeId(5), watched: three.into(), silent: vec![(NodeId(3), Span::from_secs(90))] };
+        let verdict = detector.look(at(150), &map, std::slice::from_ref(&says), &three);
+        assert_eq!(
+            (verdict.down, verdict.left[&NodeId(3)]),
+            ([(NodeId(3), Span::from_secs(90))].into(), Span::from_secs(510))
+        );
+        // Its witness is away for a moment: it is not back for that.
+        assert!(detector.look(at(160), &map, &[], &three).down.is_empty());
+        assert_eq!(detector.look(at(170), &map, &[says], &three).down[&NodeId(3)], Span::from_secs(110));
     }
 
     #[test]

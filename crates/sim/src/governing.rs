@@ -41,7 +41,7 @@ pub struct Governing {
     pub dead: Vec<(NodeId, Span)>,
     /// One of them of which all other copies of something go bad, and when.
     pub orphan: Option<(NodeId, Span)>,
-    /// Targets of several failure domains that a switch cuts off for longer than it takes until one is out.
+    /// Targets of several failure domains that a switch cuts off for longer than it takes until one is out, and maybe some of others.
     pub switch: Option<(Vec<NodeId>, Period)>,
     /// Those of them that are reached last, and when.
     pub last: (Vec<NodeId>, Span),
@@ -154,6 +154,12 @@ impl Governing {
             for _ in 0..2 + rng.below(2) {
                 if others.len() > 1 {
                     silent.extend(others.swap_remove(rng.below(others.len() as u64) as usize).iter().copied());
+                }
+            }
+            // Of the servers that are reached some targets are not: so nobody may be left who watches some that are silent.
+            if rng.chance(1, 2) {
+                for domain in &others {
+                    silent.extend(domain.iter().take(rng.below(domain.len() as u64) as usize).copied());
                 }
             }
             let begins = Span::from_millis(300 + rng.below(400));

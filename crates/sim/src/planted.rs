@@ -46,7 +46,7 @@ pub enum Planted {
 
 impl Planted {
     /// Every defect.
-    pub const ALL: [Self; 83] = [
+    pub const ALL: [Self; 84] = [
         Self::Target(Bug::AckBeforeDurable),
         Self::Target(Bug::DropAck),
         Self::Target(Bug::SkipHashCheck),
@@ -119,6 +119,7 @@ impl Planted {
         Self::DecideWithoutComparing,
         Self::Detector(detector::Bug::TakeOutAllSilent),
         Self::Detector(detector::Bug::CountAllTheTime),
+        Self::Detector(detector::Bug::OverlookUnwatched),
         Self::RepairFromBad,
         Self::Target(Bug::Steward(steward::Bug::SilentIsEmpty)),
         Self::Target(Bug::NeverSeek),
@@ -212,6 +213,7 @@ impl Planted {
             Self::DecideWithoutComparing => "decide-without-comparing",
             Self::Detector(detector::Bug::TakeOutAllSilent) => "take-out-all-silent",
             Self::Detector(detector::Bug::CountAllTheTime) => "count-all-the-time",
+            Self::Detector(detector::Bug::OverlookUnwatched) => "overlook-unwatched",
             Self::LoseIndexTail => "lose-index-tail",
             Self::RepairFromBad => "repair-from-bad",
             Self::WrongParity => "wrong-parity",

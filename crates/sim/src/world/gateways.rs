@@ -504,12 +504,14 @@ impl World<'_> {
     }
 
     /// At the moment of an acknowledgement the copies must be durable, unless it comes so late that they may have been cleaned
-    /// away.
+    /// away. So many of them are promised; one that is late takes back no earlier promise.
     fn check_stored(&mut self, by: NodeId, put: &Putting, holders: &[NodeId]) {
         let grace = self.gateways.as_ref().map_or(Span::ZERO, |gateways| gateways.settings.grace);
         let in_time = self.now.since(put.begun.1) < grace.div(2);
         if in_time {
             self.check_copies(by, put, holders);
+        }
+        if in_time || !self.is_promised(put.id, put.redundancy) {
             let map = self.nodes.get(&by).map_or(0, |node| node.map);
             let copies = self.spread(map, holders).min(self.goal(map, put.redundancy).pieces());
             self.promised(map, put.id, put.redundancy, copies as u8);

@@ -32,6 +32,11 @@ impl World<'_> {
         gateways.replies.promised.insert((id, redundancy), (map, copies));
     }
 
+    /// Whether a gateway counts on it.
+    pub(super) fn is_promised(&self, id: ChunkId, redundancy: Option<Redundancy>) -> bool {
+        self.gateways.as_ref().is_some_and(|gateways| gateways.replies.promised.contains_key(&(id, redundancy)))
+    }
+
     /// Chunks were dropped. Of those that nobody has any more no earlier promise counts: whether they might go is judged by what
     /// refers to them.
     pub(super) fn forget_promised(&mut self) {
