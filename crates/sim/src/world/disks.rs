@@ -43,7 +43,7 @@ pub(super) struct State {
     /// Targets whose disk did not read at some time: what it did not read is not counted as a copy until it reads it again.
     pub(super) failed_reads: BTreeSet<NodeId>,
     /// Those of the spoiled whose next start may overlook records: what was dropped may be back.
-    pub(super) forgetful: BTreeSet<NodeId>,
+    forgetful: BTreeSet<NodeId>,
     /// When targets had no room last.
     full: BTreeMap<NodeId, Instant>,
 }

@@ -65,12 +65,11 @@ impl World<'_> {
         if !gone.contains(last) || !is_left || is_replaced || !is_sought {
             return;
         }
-        // A disk that lost the record that its copy was dropped has it again after a start, and says so to whoever looks for one.
-        let has_again = |by: &NodeId| {
-            let names = |node: &super::Node| matches!(&node.machine, NodeMachine::Target(_, disk) if disk.names(chunk).is_some());
-            self.disks.forgetful.contains(by) && self.nodes.get(by).is_some_and(names)
-        };
-        if found.keys().any(has_again) {
+        // Where the record of the drop did not outlive a crash or a lost sector the copy is back: whoever looks for one is told that there
+        // is one, and cannot know better.
+        let names =
+            |node: &super::Node| matches!(&node.machine, NodeMachine::Target(_, disk) if disk.names(chunk).is_some());
+        if found.keys().any(|by| self.nodes.get(by).is_some_and(names)) {
             return;
         }
         // Whoever misses a copy looks for another, and is told by everybody else of the group, or not for as long as it waits.
