@@ -14,7 +14,9 @@ mod plan;
 mod switch;
 mod target;
 mod users;
-pub(crate) use objects::{GetArgs, LsArgs, MigrateArgs, ObjectArgs, PutArgs, RewriteArgs, RmArgs, StatArgs};
+pub(crate) use objects::{
+    BucketArgs, GetArgs, LsArgs, MigrateArgs, ObjectArgs, PutArgs, RewriteArgs, RmArgs, StatArgs,
+};
 pub(crate) use plan::{ClusterCommand, PlanArgs, ShowArgs};
 pub(crate) use switch::SwitchArgs;
 pub(crate) use target::{JoinArgs, TargetArgs};
@@ -53,6 +55,10 @@ pub(crate) enum Command {
     Ls(LsArgs),
     /// Remove an object, or a tree of them.
     Rm(RmArgs),
+    /// Make a bucket.
+    Mb(BucketArgs),
+    /// Remove a bucket in which nothing is.
+    Rb(BucketArgs),
     /// Keep a bucket's objects otherwise, in the background, or show how they are kept: copies, or pieces of a code.
     Rewrite(RewriteArgs),
     /// Move the files that earlier versions kept beside the objects into a bucket.

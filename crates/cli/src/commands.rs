@@ -42,6 +42,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Command::Stat(args) => objects::stat(&args),
         Command::Ls(args) => objects::list(&args),
         Command::Rm(args) => objects::remove(&args),
+        Command::Mb(args) => objects::make_bucket(&args),
+        Command::Rb(args) => objects::remove_bucket(&args),
         Command::Rewrite(args) => rewrite::run(&args),
         Command::Migrate(args) => migrate::run(&args),
         Command::Status(args) => status(&args),

@@ -1,4 +1,4 @@
-//! `put`, `get`, `stat`, `ls` and `rm`: objects, over S3.
+//! `put`, `get`, `stat`, `ls`, `rm`, `mb` and `rb`: objects and their buckets, over S3.
 
 mod stat;
 mod tree;
@@ -12,7 +12,7 @@ use anyhow::{Context, ensure};
 use rusty_s3::Method;
 use serde::Serialize;
 
-use crate::args::{GetArgs, LsArgs, ObjectArgs, PutArgs, RmArgs};
+use crate::args::{BucketArgs, GetArgs, LsArgs, ObjectArgs, PutArgs, RmArgs};
 use crate::client::{S3, is_refused};
 use crate::location::{BUCKET, Location};
 use crate::output::{self, byte_bar, json, line, printable, shortened};
@@ -240,4 +240,20 @@ pub(crate) fn remove(args: &RmArgs) -> anyhow::Result<()> {
     s3.ask(Method::Head, (&at.bucket, &at.key), &[], &[], b"")?;
     s3.remove(&at.bucket, &at.key)?;
     if args.with.table.json { json(&tree::Done { objects: 1, bytes: None }) } else { line(&format!("removed {at}")) }
+}
+
+pub(crate) fn make_bucket(args: &BucketArgs) -> anyhow::Result<()> {
+    let (at, s3) = (&args.bucket, s3(&args.with)?);
+    s3.make_bucket(&at.bucket)?;
+    if args.with.table.json { json(&bucket_of(at)) } else { line(&format!("{at} is there")) }
+}
+
+pub(crate) fn remove_bucket(args: &BucketArgs) -> anyhow::Result<()> {
+    let (at, s3) = (&args.bucket, s3(&args.with)?);
+    s3.remove(&at.bucket, "")?;
+    if args.with.table.json { json(&bucket_of(at)) } else { line(&format!("removed {at}")) }
+}
+
+fn bucket_of(at: &Location) -> serde_json::Value {
+    serde_json::json!({ "bucket": at.bucket })
 }

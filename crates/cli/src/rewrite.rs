@@ -36,7 +36,6 @@ struct Report {
 /// Runs `reservoir rewrite`.
 pub(crate) fn run(args: &RewriteArgs) -> anyhow::Result<()> {
     let (at, s3) = (&args.bucket, objects::s3(&args.with)?);
-    ensure!(!at.bucket.is_empty() && at.key.is_empty(), "{at} names no bucket: write s3://BUCKET");
     if let Some(class) = &args.class {
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         ensure!(

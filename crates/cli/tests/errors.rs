@@ -32,8 +32,8 @@ fn broken(data: &Path, change: impl Fn(&str) -> String) -> String {
 #[test]
 fn help_explains_every_command() {
     let commands = [
-        "up", "target", "gateway", "put", "get", "stat", "ls", "rm", "migrate", "status", "user", "catalog", "cluster",
-        "bench", "sim",
+        "up", "target", "switch", "gateway", "put", "get", "stat", "ls", "rm", "mb", "rb", "rewrite", "migrate",
+        "status", "user", "key", "catalog", "cluster", "clean", "bench", "sim",
     ];
     let all = String::from_utf8(reservoir(&["--help"]).stdout).unwrap();
     for command in commands {

@@ -96,10 +96,22 @@ pub(crate) struct RmArgs {
     pub(crate) with: ObjectArgs,
 }
 
+/// Settings of `mb` and `rb`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct BucketArgs {
+    /// The bucket: s3://BUCKET.
+    #[arg(value_parser = bucket)]
+    pub(crate) bucket: Location,
+    /// Whose bucket, in which cluster, and how to print.
+    #[command(flatten)]
+    pub(crate) with: ObjectArgs,
+}
+
 /// Settings of `rewrite`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct RewriteArgs {
     /// The bucket: s3://BUCKET.
+    #[arg(value_parser = bucket)]
     pub(crate) bucket: Location,
     /// The storage class that its objects get, also those that are put from now on without one. Left out: what they have is shown.
     #[arg(long, value_name = "CLASS")]
@@ -121,6 +133,12 @@ pub(crate) struct MigrateArgs {
     /// Whose objects, in which cluster, and how to print.
     #[command(flatten)]
     pub(crate) with: ObjectArgs,
+}
+
+fn bucket(text: &str) -> Result<Location, String> {
+    let at: Location = text.parse()?;
+    let is_bucket = text.starts_with("s3://") && !at.bucket.is_empty() && at.key.is_empty();
+    if is_bucket { Ok(at) } else { Err(format!("{text:?} is no bucket: write s3://BUCKET")) }
 }
 
 fn number_of_chunks(text: &str) -> Result<usize, String> {

@@ -249,7 +249,7 @@ impl S3 {
         let text = match code.as_str() {
             "NoSuchBucket" if bucket == BUCKET => format!("there is no bucket {bucket:?} yet: the first put makes it"),
             "NoSuchBucket" => format!(
-                "there is no bucket {bucket:?}: `{program} ls s3://` shows the buckets, and an S3 client makes one (`aws s3 mb s3://{bucket}`)"
+                "there is no bucket {bucket:?}: `{program} ls s3://` shows the buckets, and `{program} mb s3://{bucket}` makes this one"
             ),
             "NoSuchKey" => format!("there is no object {what}: `{program} ls s3://{bucket}` shows what there is"),
             "InvalidBucketName" => format!(
@@ -321,7 +321,7 @@ impl S3 {
         Ok((listed.collect(), page.next_continuation_token))
     }
 
-    /// Removes an object; one that is not there is none.
+    /// Removes an object, one that is not there as well; or a bucket, with an empty key.
     pub(crate) fn remove(&self, bucket: &str, key: &str) -> anyhow::Result<()> {
         self.ask(Method::Delete, (bucket, key), &[], &[], b"").map(drop)
     }

@@ -273,7 +273,11 @@ fn any_bucket_and_any_user_may_be_given() {
     assert!(error(&["get", "s3://photos/cat.jpg", "-o", "-", "--user", "ann"]).contains("AccessDenied"));
     assert!(error(&["get", "x", "--user", "bob"]).contains("bob"));
     for nowhere in [&["put", "-", "s3://nowhere/x"][..], &["stat", "s3://nowhere/x"], &["rm", "s3://nowhere/x"]] {
-        assert!(error(nowhere).contains("there is no bucket \"nowhere\""), "{nowhere:?}");
+        let why = error(nowhere);
+        assert!(
+            why.contains("there is no bucket \"nowhere\"") && why.contains("mb s3://nowhere"),
+            "{nowhere:?}: {why}"
+        );
     }
     assert!(error(&["put", "-", "s3://No_Where/x"]).contains("3 to 63"));
     // Of a tree one file is enough to see that.

@@ -9,6 +9,7 @@ mod common;
 
 mod access;
 mod answers;
+mod buckets;
 mod compression;
 mod conditions;
 mod deletes;
