@@ -90,8 +90,9 @@ impl Cluster {
 
 /// Targets of a new cluster, unless something else is asked for.
 const TARGETS: u32 = 9;
-/// Smallest and largest capacity that a new target gets.
+/// Smallest and largest capacity that a new target gets, and what suffices to try things out.
 const CAPACITY: (u64, u64) = (128 << 20, 64 << 30);
+const ENOUGH: u64 = 256 << 20;
 
 /// Reads a cluster's configuration as it is.
 pub(crate) fn read(path: &Path) -> anyhow::Result<ClusterConfig> {
@@ -428,20 +429,19 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig,
 /// The id of the first switch of a new cluster: targets that join do not come as far.
 const FIRST_SWITCH: u32 = 1_000_000;
 
-/// Half of the free space, shared by the targets.
+/// Half of the free space, shared by the targets; of little, so much of the other half as suffices to try things out.
 fn capacity(directory: &Path, targets: u32) -> anyhow::Result<u64> {
     let space = rustix::fs::statvfs(directory)
         .with_context(|| format!("the free space of {} cannot be found out", directory.display()))?;
-    let share = space.f_bavail.saturating_mul(space.f_frsize) / 2 / u64::from(targets);
+    let share = space.f_bavail.saturating_mul(space.f_frsize) / u64::from(targets);
     if share < CAPACITY.0 {
         bail!(
-            "{} has too little free space: {targets} targets need {} MiB each twice over; free some, or choose another \
-             directory with --data",
+            "{} has too little free space: {targets} targets need {} MiB each; free some, or choose another directory with --data",
             directory.display(),
             CAPACITY.0 >> 20
         );
     }
-    Ok(share.min(CAPACITY.1))
+    Ok((share / 2).max(share.min(ENOUGH)).min(CAPACITY.1))
 }
 
 /// So many bytes that nobody knows, in hex.

@@ -36,7 +36,7 @@ fn programs() -> &'static Result<PathBuf, String> {
         })?;
         eprintln!("clients are missing: pip installs them into {} now; NO_INSTALL=1 would forbid it", home.display());
         ran(Command::new(python).args(["-m", "venv", "--clear"]).arg(&home));
-        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"];
+        let pip = ["-m", "pip", "install", "--quiet", "--no-cache-dir", "--disable-pip-version-check", "--requirement"];
         ran(Command::new(home.join("bin/python3")).args(pip).arg(list));
         fs::write(installed, REQUIREMENTS).unwrap();
         Ok(home.join("bin"))
