@@ -247,7 +247,10 @@ fn flipped_bytes_are_found_by_the_scrub_named_and_their_space_is_won_back() {
     let bytes = content(48 << 20, 5);
     assert!(cluster.try_run(&["put", "-", "f"], &bytes).status.success());
     // Most of its 48 chunks rot on target 1: more than half of the segment.
-    let segment = data.join("targets/1/segment-00000001");
+    let of_target = fs::read_dir(data.join("targets/1")).unwrap().map(|entry| entry.unwrap().path());
+    let has_first =
+        |path: &PathBuf| fs::read(path).unwrap().windows(32).any(|window| window == &bytes[700_000..][..32]);
+    let segment = of_target.filter(|path| path.to_str().unwrap().contains("segment-")).find(has_first).unwrap();
     rot(&segment, (0..44).map(|chunk| &bytes[(chunk << 20) + 700_000..][..32]));
     wait_until("a scrub of all that rotted", || value(&data, 1, "corrupt_copies_total") >= 44.0);
     let log = fs::read_to_string(data.join("logs/target-1.log")).unwrap();
