@@ -324,7 +324,8 @@ impl World {
                 }
                 Output::Event(event) => self.told(event),
                 Output::Idle(deadline) => {
-                    self.deadline = deadline.map(|deadline| deadline.at);
+                    // What only waits for the driver has none.
+                    self.deadline = deadline.map(|deadline| deadline.at).filter(|at| *at < Instant::FAR);
                     break;
                 }
             }

@@ -19,9 +19,9 @@ use protocol::redundancy::{Piece, Wanted};
 use protocol::target::{Event, Request, Setup, Target};
 use protocol::time::{Instant, Span};
 use protocol::wire::{
-    Ack, Answer, Grant, Leading, MAX_CONTROL, Message, PutRequest, TAG, datagrams, decode_message, encode_message,
+    Ack, Answer, MAX_CONTROL, Message, TAG, datagrams, decode_message, encode_message,
 };
-use reservoir_fuzz::{AnyBegun, AnyData, Begun, CLUSTER, Knobs, Say, bytes_of, head, map, their_txn};
+use reservoir_fuzz::{AnyBegun, AnyData, Begun, CLUSTER, Knobs, Say, bytes_of, chunk, head, map, their_txn};
 
 #[derive(Arbitrary, Debug)]
 struct Plan {
@@ -82,12 +82,14 @@ struct World {
     deadline: Option<Instant>,
     under_way: BTreeMap<OpId, Effect>,
     disk: BTreeMap<ChunkId, Copy>,
+    /// Wakes in a row after which the deadline was over already.
+    spins: usize,
     /// What was found damaged, and not written since.
     missing: BTreeSet<ChunkId>,
     room: u64,
     begun: Begun,
-    /// What was asked for last in transactions of others.
-    theirs: BTreeMap<TxnId, ChunkId>,
+    /// The chunk that was put last in a transaction of others.
+    theirs: BTreeMap<TxnId, u8>,
     /// What the target was told to put elsewhere or to let go. That it is done is said as that a copy is durable.
     orders: BTreeSet<(NodeId, TxnId)>,
     /// The moment that it noted last: nobody guesses what stands for it.
@@ -109,6 +111,7 @@ fuzz_target!(|plan: Plan| {
         deadline: None,
         under_way: BTreeMap::new(),
         disk: BTreeMap::new(),
+        spins: 0,
         missing: BTreeSet::new(),
         room,
         begun: Begun::default(),
@@ -139,14 +142,12 @@ impl World {
         match step {
             Step::Say { from, epoch, txn, say } => {
                 let (from, (txn, about)) = (node(from), self.txn(txn));
-                let mut message = say.message(txn, bytes_of(about).len());
+                if let Say::Put { chunk, .. } | Say::Grant { chunk, .. } = say {
+                    self.theirs.insert(txn, chunk);
+                }
+                let mut message = say.message(txn, about.len());
                 if let Message::Surplus { note: Some(note), .. } = &mut message {
                     *note = self.noted;
-                }
-                if let Message::PutRequest(PutRequest { id, .. }) | Message::Leading(Leading::Grant(Grant { id, .. })) =
-                    &message
-                {
-                    self.theirs.insert(txn, *id);
                 }
                 if matches!(message, Message::Restore { .. } | Message::Move { .. } | Message::Surplus { .. }) {
                     self.orders.insert((from, txn));
@@ -155,7 +156,7 @@ impl World {
             }
             Step::Data { from, txn, data } => {
                 let (txn, about) = self.txn(txn);
-                self.input(arrives(data.datagram(node(from), txn, bytes_of(about))));
+                self.input(arrives(data.datagram(node(from), txn, about)));
             }
             Step::Raw(bytes) => self.input(arrives(bytes.into())),
             Step::Finish { which, fails } => {
@@ -177,15 +178,18 @@ impl World {
         }
     }
 
-    /// What it is, and about which chunk.
-    fn txn(&self, txn: AnyTxn) -> (TxnId, Option<ChunkId>) {
+    /// What it is, and about which bytes.
+    fn txn(&self, txn: AnyTxn) -> (TxnId, Bytes) {
         match txn {
             AnyTxn::Theirs { n, piece } => {
                 let whole = their_txn(n);
                 let txn = piece.map_or(whole, |n| whole.of_piece(Piece(n % limits::PIECES as u8)));
-                (txn, self.theirs.get(&txn).copied())
+                (txn, chunk(self.theirs.get(&txn).copied().unwrap_or(0)).1)
             }
-            AnyTxn::Own(begun) => self.begun.get(begun),
+            AnyTxn::Own(begun) => {
+                let (txn, about) = self.begun.get(begun);
+                (txn, bytes_of(about))
+            }
         }
     }
 
@@ -321,13 +325,19 @@ impl World {
             }
             outputs += 1;
         }
-        // Of each that is put again the whole group is asked, piece by piece.
-        let most = 4 * (before + 4) + 32 * self.restores();
+        // Of each that is put again the group and those who are said to have some are asked, piece by piece.
+        let most = 4 * (before + 4) + limits::PIECES * (limits::PIECES + 8) * self.restores();
         assert!(outputs <= most, "{outputs} outputs of one input, with {before} copies in progress");
-        // Other inputs leave deadlines to the next wake, before which more may come.
-        let over = self.deadline.is_some_and(|at| at <= self.now);
-        assert!(!(woken && over), "a deadline that is over already: the driver would spin");
         self.check_bounds();
+        // Other inputs leave deadlines to the next wake, before which more may come.
+        let over = woken && self.deadline.is_some_and(|at| at <= self.now);
+        self.spins = if over { self.spins + 1 } else { 0 };
+        // What is put again, and was given up meanwhile, takes one turn to end, and so does each of its pieces.
+        let most = self.restores() * (limits::PIECES + 1);
+        assert!(self.spins <= most, "a deadline that is over already: the driver would spin");
+        if over {
+            self.input(Input::Wake);
+        }
     }
 
     /// Chunks that may be put again just now: a steward orders some itself.
