@@ -105,8 +105,9 @@ fn wait(
         ensure!(!running.stop.load(Ordering::SeqCst), "stopped before all was whole again");
         let (status, now) = (running.gateway.status()?, begin.elapsed());
         let made = (status.health.restored_chunks, status.health.restored_bytes);
-        // What the lost target itself had made is not among the others' any more.
-        let before = *before.get_or_insert(made);
+        // What the lost target itself had made is among the others' until its last report is forgotten.
+        let least = before.map_or(made, |(chunks, bytes): (u64, u64)| (chunks.min(made.0), bytes.min(made.1)));
+        before = Some(least);
         let stage = Stage::of(&status, target);
         let is_out = matches!(stage, Stage::Out | Stage::Making | Stage::Whole);
         if is_out && out.is_none() {
@@ -114,7 +115,7 @@ fn wait(
             say(&format!("{} target {target} is out of the cluster map", at(now)))?;
         }
         if let (Stage::Whole, Some(out)) = (stage, out) {
-            let (chunks, bytes) = (made.0.saturating_sub(before.0), made.1.saturating_sub(before.1));
+            let (chunks, bytes) = (made.0 - least.0, made.1 - least.1);
             return Ok(Healed { out, whole: now, chunks, bytes });
         }
         let pause = SAID[usize::from(stage == Stage::Making)];
