@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use node::config::CarrierChoice;
 use protocol::redundancy::Redundancy;
 use protocol::transport::Transport;
 
@@ -92,6 +93,13 @@ fn transport() -> impl TypedValueParser<Value = Transport> {
     PossibleValuesParser::new(names).try_map(|name| name.parse::<Transport>())
 }
 
+/// The name of a carrier.
+fn carrier() -> impl TypedValueParser<Value = CarrierChoice> {
+    let names = CarrierChoice::ALL.map(|carrier| PossibleValue::new(carrier.to_string()));
+    let named = |name: String| CarrierChoice::ALL.into_iter().find(|carrier| carrier.to_string() == name);
+    PossibleValuesParser::new(names).map(move |name| named(name).unwrap_or_default())
+}
+
 /// Where the catalog of objects is.
 #[derive(Clone, Default, ClapArgs)]
 pub(crate) struct CatalogArg {
@@ -127,6 +135,9 @@ pub(crate) struct UpArgs {
     /// Make a new cluster on the loopback interface's IPv6 address; an existing one stays where it is.
     #[arg(long)]
     pub(crate) ipv6: bool,
+    /// What carries messages and payload in a new cluster, udp or tcp (default: udp); an existing one keeps its own.
+    #[arg(long, value_name = "CARRIER", value_parser = carrier())]
+    pub(crate) carrier: Option<CarrierChoice>,
     /// After how many seconds a target of a new cluster that is down is taken out of it, and what it had is made again (default: 30;
     /// 0 is never); in an existing one `out_after_seconds` of its cluster.toml says so.
     #[arg(long, value_name = "S")]

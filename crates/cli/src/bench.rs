@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use bytes::Bytes;
+use node::config::CarrierChoice;
 use node::{Client, ClusterConfig, Ticket};
 use protocol::id::{ChunkId, NodeId, coded};
 use protocol::initiator::{ChunkPut, Fetched, Stored};
@@ -319,6 +320,7 @@ impl Bench {
                 transport: None,
                 slow,
                 out_after: None,
+                carrier: CarrierChoice::default(),
             },
         )?;
         let cluster = Cluster::open(directory.path())?;

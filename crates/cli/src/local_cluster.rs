@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use node::at_free_port;
 use node::atomic_file;
-use node::config::{MulticastChoice, Network, Protocol, SwitchConfig, TargetConfig};
+use node::config::{CarrierChoice, Network, Protocol, SwitchConfig, TargetConfig};
 use node::target::IDENTITY;
 use node::{ClusterConfig, ConfigError};
 use protocol::redundancy::Redundancy;
@@ -214,6 +214,7 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
             transport,
             slow: None,
             out_after,
+            carrier: args.carrier.unwrap_or_default(),
         };
         create(&args.data, &shape)?;
     }
@@ -247,6 +248,13 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
         let (directory, own) = (cluster.directory.display(), config.out_after().as_secs());
         crate::output::say!(
             "reservoir: the cluster in {directory} keeps its own `out_after_seconds`, {own} (asked for: {asked}): change cluster.toml"
+        );
+    }
+    if let Some(asked) = args.carrier.filter(|asked| config.network.carrier != *asked) {
+        let (directory, own) = (cluster.directory.display(), config.network.carrier);
+        crate::output::say!(
+            "reservoir: the cluster in {directory} is carried by {own} (asked for: {asked}): stop all of it and change `carrier` in \
+             cluster.toml"
         );
     }
     if args.ipv6 && !config.is_ipv6() {
@@ -289,6 +297,8 @@ pub(crate) struct Shape {
     pub(crate) slow: Option<(u32, u64)>,
     /// After how many seconds a target that is down is taken out, if not by default.
     pub(crate) out_after: Option<u32>,
+    /// What carries messages and payload.
+    pub(crate) carrier: CarrierChoice,
 }
 
 /// Makes the stores and writes key, gateway file and, last, the configuration: with it the cluster exists.
@@ -413,7 +423,7 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig,
         // Two leaders that share members refuse each other's windows.
         overlap: transport.selection != Selection::Leader,
         key_file: "cluster.key".into(),
-        network: Network { interface: None, multicast: MulticastChoice::Auto, multicast_port: port()?, mtu: None },
+        network: Network { multicast_port: port()?, carrier: shape.carrier, ..Network::default() },
         protocol: Protocol { transport, ..Protocol::default() },
         targets,
         layout: None,

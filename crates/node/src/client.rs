@@ -21,8 +21,9 @@ use protocol::time::Instant;
 use protocol::transport::Transport;
 use protocol::wire::{HealthReport, Usage};
 
+use crate::carrier;
 use crate::carrier::Carrier;
-use crate::config::{ClusterConfig, MulticastChoice};
+use crate::config::{CarrierChoice, ClusterConfig, MulticastChoice};
 use crate::event_loop::{self, Host, Mail, Mailbox};
 use crate::metrics::InitiatorMetrics;
 use crate::reachability::{Reachability, Silence};
@@ -232,16 +233,17 @@ impl Client {
         let mut protocol = config.protocol(interface);
         protocol.transport = options.transport.unwrap_or(protocol.transport);
         protocol.depth = options.depth.unwrap_or(protocol.depth);
-        let may = options.multicast.unwrap_or(config.network.multicast != MulticastChoice::Off);
+        let may = config.network.carrier == CarrierChoice::Udp
+            && options.multicast.unwrap_or(config.network.multicast != MulticastChoice::Off);
         protocol.multicast = may && has_addresses(&map);
-        let probes = options.multicast.is_none() && config.network.multicast == MulticastChoice::Auto;
+        let probes = options.multicast.is_none() && config.network.multicast() == MulticastChoice::Auto;
         let works = protocol.multicast && (!probes || probe(config, interface));
         let multicast = Arc::new(AtomicBool::new(works));
         let id = NodeId(NodeId::FIRST_INITIATOR | random()? as u32 >> 1);
-        let udp = Udp::open(config, SocketAddr::new(interface, 0), id)?;
-        let metrics = Arc::new(InitiatorMetrics::new(&udp.metrics));
+        let mut carrier = carrier::open(config, SocketAddr::new(interface, 0), id)?;
+        let metrics = Arc::new(InitiatorMetrics::new(carrier.metrics()));
         metrics.set_epoch(map.epoch.0);
-        let reachability = udp.reachability.clone();
+        let reachability = carrier.reachability().clone();
         let in_use = MapInUse::new(config, &map);
         let machine = Initiator::new(id, map, protocol, random()?).with_multicast(works);
         let advice = "lower the load on this host, or raise its limits";
@@ -263,7 +265,7 @@ impl Client {
         let port = std::thread::Builder::new().name("initiator".into()).spawn(move || {
             let answering = Answering { mail: Some(mail), open };
             let Some(mail) = &answering.mail else { return };
-            if let Err(error) = event_loop::run(machine, udp, mail, &own, &mut host) {
+            if let Err(error) = event_loop::run(machine, &mut *carrier, mail, &own, &mut host) {
                 tracing::error!("the client's loop ended: {error}");
             }
         });

@@ -109,6 +109,9 @@ pub struct Network {
     pub multicast: MulticastChoice,
     /// UDP port of all multicast groups.
     pub multicast_port: u16,
+    /// What carries messages and payload: `udp`, or `tcp` where the network does not want that. A cluster has one of them.
+    #[serde(default, skip_serializing_if = "CarrierChoice::is_usual")]
+    pub carrier: CarrierChoice,
     /// The path's MTU, bytes; that of the interface when it is left out. All servers must be able to receive it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
@@ -116,14 +119,33 @@ pub struct Network {
 
 impl Default for Network {
     fn default() -> Self {
-        Self { interface: None, multicast: MulticastChoice::Auto, multicast_port: 7400, mtu: None }
+        Self {
+            interface: None,
+            multicast: MulticastChoice::Auto,
+            multicast_port: 7400,
+            carrier: CarrierChoice::Udp,
+            mtu: None,
+        }
     }
 }
 
 impl Network {
-    /// Bytes of an IP packet of the node at `address`: as configured, or else what its interface carries.
+    /// Whether multicast is used: never over TCP, which has none.
+    #[must_use]
+    pub const fn multicast(&self) -> MulticastChoice {
+        match self.carrier {
+            CarrierChoice::Udp => self.multicast,
+            CarrierChoice::Tcp => MulticastChoice::Off,
+        }
+    }
+
+    /// Bytes of an IP packet of the node at `address`: as configured, or else what its interface carries. Over TCP, which cuts what
+    /// it carries by itself, the most.
     #[must_use]
     pub fn mtu(&self, address: IpAddr) -> u32 {
+        if self.carrier == CarrierChoice::Tcp {
+            return 65_535;
+        }
         let least = of_family(address.is_ipv6(), LEAST_MTU);
         self.mtu.or_else(|| interface_mtu(address)).unwrap_or(SAFE_MTU).clamp(least, 65_535)
     }
@@ -151,6 +173,35 @@ pub enum MulticastChoice {
     On,
     /// Never.
     Off,
+}
+
+/// What carries messages and payload between nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CarrierChoice {
+    /// Datagrams, with multicast where the network has it.
+    #[default]
+    Udp,
+    /// Connections.
+    Tcp,
+}
+
+impl std::fmt::Display for CarrierChoice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Udp => "udp",
+            Self::Tcp => "tcp",
+        })
+    }
+}
+
+impl CarrierChoice {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Udp, Self::Tcp];
+
+    fn is_usual(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Section `[protocol]`.

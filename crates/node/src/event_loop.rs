@@ -108,7 +108,7 @@ pub fn now() -> Instant {
 /// When the kernel refuses descriptors or timers.
 pub fn run<M: Machine>(
     mut machine: M,
-    mut carrier: impl Carrier,
+    carrier: &mut dyn Carrier,
     mail: &Receiver<Mail<M::Request>>,
     mailbox: &Mailbox<M::Request>,
     host: &mut impl Host<M>,
@@ -119,7 +119,7 @@ pub fn run<M: Machine>(
     poller.watch_for(&*mailbox.bell, MAILBOX, false)?;
     let mut events = Vec::with_capacity(EVENTS);
     // What is due before anything arrives must not wait for that.
-    let mut armed = drain(&mut machine, &mut carrier, host);
+    let mut armed = drain(&mut machine, carrier, host);
     arm(&timer, armed)?;
     loop {
         carrier.prepare(&poller)?;
@@ -132,7 +132,7 @@ pub fn run<M: Machine>(
                 }
                 MAILBOX => {
                     let _ = rustix::io::read(&*mailbox.bell, &mut [0_u8; 8]);
-                    if read_mail(&mut machine, &mut carrier, mail, mailbox, host).is_break() {
+                    if read_mail(&mut machine, carrier, mail, mailbox, host).is_break() {
                         return Ok(());
                     }
                 }
@@ -143,7 +143,7 @@ pub fn run<M: Machine>(
                         let more = carrier.receive(token);
                         while let Some((bytes, arrived)) = carrier.arrived() {
                             machine.handle_input(now(), Input::Datagram { bytes, arrived });
-                            drain(&mut machine, &mut carrier, host);
+                            drain(&mut machine, carrier, host);
                         }
                         if !more {
                             break;
@@ -153,7 +153,7 @@ pub fn run<M: Machine>(
             }
         }
         machine.handle_input(now(), Input::Wake);
-        let deadline = drain(&mut machine, &mut carrier, host);
+        let deadline = drain(&mut machine, carrier, host);
         host.settled(&machine);
         if deadline != armed {
             armed = deadline;
@@ -165,7 +165,7 @@ pub fn run<M: Machine>(
 /// Hands letters to the machine, a bounded number of them, until one says to stop.
 fn read_mail<M: Machine>(
     machine: &mut M,
-    carrier: &mut impl Carrier,
+    carrier: &mut dyn Carrier,
     mail: &Receiver<Mail<M::Request>>,
     mailbox: &Mailbox<M::Request>,
     host: &mut impl Host<M>,
@@ -208,7 +208,7 @@ fn arm(timer: &OwnedFd, deadline: Option<Instant>) -> std::io::Result<()> {
 }
 
 /// Performs the outputs of the machine until it is idle; returns when to wake it.
-fn drain<M: Machine>(machine: &mut M, carrier: &mut impl Carrier, host: &mut impl Host<M>) -> Option<Instant> {
+fn drain<M: Machine>(machine: &mut M, carrier: &mut dyn Carrier, host: &mut impl Host<M>) -> Option<Instant> {
     loop {
         match machine.poll_output() {
             Output::Transmit(transmit) => carrier.send(&transmit),
@@ -351,7 +351,7 @@ mod tests {
     fn what_is_due_at_the_start_does_not_wait_for_a_datagram() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
-        let net = Udp::open(&config, config.targets[0].address, NodeId(1)).unwrap();
+        let mut net = Udp::open(&config, config.targets[0].address, NodeId(1)).unwrap();
         let (mailbox, mail) = Mailbox::new().unwrap();
         let mut host = Stopper(mailbox.clone(), false);
         let (over, watch) = channel::<()>();
@@ -361,7 +361,7 @@ mod tests {
                 impatience.send(Mail::Stop);
             }
         });
-        run(Impatient::default(), net, &mail, &mailbox, &mut host).unwrap();
+        run(Impatient::default(), &mut net, &mail, &mailbox, &mut host).unwrap();
         drop(over);
         assert!(host.1, "it was not woken");
     }
@@ -397,7 +397,7 @@ mod tests {
         assert!((0..letters).all(|_| mailbox.send(Mail::Request(()))));
         mailbox.send(Mail::Stop);
         let mut host = Reader { diary: Vec::new(), other, datagram };
-        run(Diary::default(), net, &mail, &mailbox, &mut host).unwrap();
+        run(Diary::default(), &mut net, &mail, &mailbox, &mut host).unwrap();
         let position = host.diary.iter().position(|what| *what == "datagram").expect("it is received");
         // The bell may be polled once more before the socket.
         assert!(position <= 2 * LETTERS, "after {position} letters");

@@ -11,6 +11,7 @@ pub mod client;
 pub mod config;
 pub mod event_loop;
 mod free_port;
+mod gate;
 mod map_file;
 pub mod metrics;
 pub mod permissions;
@@ -19,6 +20,7 @@ mod reload;
 mod send_queue;
 pub mod switch;
 pub mod target;
+pub mod tcp;
 pub mod udp;
 
 pub use client::{Client, ClientOptions, Ticket};

@@ -61,6 +61,10 @@ pub struct CarrierMetrics {
     overflows: Arc<Mutex<BTreeMap<u64, u64>>>,
 }
 
+/// Why something is dropped that connections carry: a frame that waits for one that ends, or that has none to wait for; and why a connection
+/// is ended.
+const TCP: [&str; 5] = ["connection_lost", "no_connection", "malformed_frame", "stranger", "too_many_connections"];
+
 /// The reason for which the kernel drops what the node has no time to take.
 const OVERFLOW: &str = "receive_buffer";
 
@@ -77,6 +81,7 @@ impl Default for CarrierMetrics {
         prepare(&dropped, "reason", &DropReason::ALL.map(DropReason::name));
         prepare(&dropped, "reason", &IgnoredReason::ALL.map(IgnoredReason::name));
         prepare(&dropped, "reason", &["no_address", "backlog", "send_failed", OVERFLOW]);
+        prepare(&dropped, "reason", &TCP);
         Self { datagrams, bytes, traffic, dropped, overflows: Arc::default() }
     }
 }

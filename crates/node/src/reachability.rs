@@ -1,6 +1,7 @@
 //! Why a target is silent: what came from its address and was dropped, and what the network reported of the way there.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -37,6 +38,17 @@ impl Obstacle {
             Self::Unreachable => "unreachable",
             Self::Dropped(reason) => reason.name(),
         }
+    }
+}
+
+/// What an error of the network says of the way to where something was sent.
+pub(crate) const fn obstacle(kind: ErrorKind) -> Option<Obstacle> {
+    match kind {
+        ErrorKind::ConnectionRefused => Some(Obstacle::Closed),
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::PermissionDenied => {
+            Some(Obstacle::Unreachable)
+        }
+        _ => None,
     }
 }
 

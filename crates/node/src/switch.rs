@@ -9,11 +9,11 @@ use protocol::id::{NodeId, OpId};
 use protocol::machine::{Completion, Effect};
 use protocol::time::Instant;
 
+use crate::carrier;
 use crate::config::ClusterConfig;
 use crate::event_loop::{self, Host, Mail, Mailbox};
 use crate::metrics::SwitchMetrics;
 use crate::reload::MapInUse;
-use crate::udp::Udp;
 use crate::{NodeError, io};
 
 /// How many times as fast as other nodes' its port is, when nothing is said.
@@ -79,13 +79,13 @@ impl SwitchNode {
     pub fn start(config: &ClusterConfig, id: u32) -> Result<Self, NodeError> {
         let switch = config.switches.iter().find(|switch| switch.id == id).ok_or(NodeError::NoSuchSwitch(id))?;
         let map = config.map_to_hand_on()?;
-        let udp = Udp::open(config, switch.address, NodeId(id))?;
+        let mut carrier = carrier::open(config, switch.address, NodeId(id))?;
         let setup = Setup { id: NodeId(id), map: map.clone(), memory: config.memory(switch)?, bug: None };
         let usual = config.protocol(switch.address.ip());
         let usually = usual.link_rate.saturating_mul(FASTER);
         let rate = switch.link_mbps.map_or(usually, |mbps| mbps.saturating_mul(125_000));
         let machine = Aggregator::new(setup, Config { link_rate: rate, ..usual });
-        let metrics = Arc::new(SwitchMetrics::new(id, udp.metrics.clone()));
+        let metrics = Arc::new(SwitchMetrics::new(id, carrier.metrics().clone()));
         metrics.set_epoch(map.epoch.0);
         let threads = "lower the load on this host, or raise its limits";
         let in_use = MapInUse::new(config, &map);
@@ -93,7 +93,7 @@ impl SwitchNode {
         let (own, map) = (mailbox.clone(), in_use.clone());
         let mut host = SwitchHost { id, map, mailbox: mailbox.clone(), metrics: Arc::clone(&metrics) };
         let run = move || {
-            if let Err(error) = event_loop::run(machine, udp, &mail, &own, &mut host) {
+            if let Err(error) = event_loop::run(machine, &mut *carrier, &mail, &own, &mut host) {
                 tracing::error!("switch {id}: its loop ended: {error}; restart it");
             }
         };

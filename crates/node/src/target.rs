@@ -19,12 +19,12 @@ use store::backend::FileBackend;
 use store::{GROUP, Gap, Options, Read, ReadError, Recovery, Report, Store, Trouble, Work, Write, WriteError};
 
 use crate::atomic_file;
+use crate::carrier;
 use crate::config::{ClusterConfig, TargetConfig};
 use crate::event_loop::{self, Host, Mail, Mailbox};
 use crate::metrics::TargetMetrics;
 use crate::permissions::PermissionFixes;
 use crate::reload::MapInUse;
-use crate::udp::Udp;
 use crate::{NodeError, io, random};
 
 /// Segments are this long, or a sixteenth of the capacity.
@@ -113,11 +113,11 @@ impl TargetNode {
         let map = config.map_to_hand_on()?;
         let (store, recovery) = open_store(config, target)?;
         let chunks = recovery.chunks;
-        let udp = Udp::open(config, target.address, NodeId(id))?;
+        let mut carrier = carrier::open(config, target.address, NodeId(id))?;
         let free = store.space().free;
         let setup = Setup { id: NodeId(id), map: map.clone(), free, chunks, seed: random()?, bug: None };
         let machine = Target::new(setup, config.protocol(target.address.ip()));
-        let metrics = Arc::new(TargetMetrics::new(id, Arc::clone(&store), udp.metrics.clone()));
+        let metrics = Arc::new(TargetMetrics::new(id, Arc::clone(&store), carrier.metrics().clone()));
         metrics.set_epoch(map.epoch.0);
         metrics.recovered(&recovery);
         let threads = "lower the load on this host, or raise its limits";
@@ -144,7 +144,7 @@ impl TargetNode {
         };
         let (counted, watched) = (Arc::clone(&metrics), Arc::clone(&metrics));
         let port = Box::new(move || {
-            if let Err(error) = event_loop::run(machine, udp, &mail, &own, &mut host) {
+            if let Err(error) = event_loop::run(machine, &mut *carrier, &mail, &own, &mut host) {
                 tracing::error!("target {id}: its loop ended: {error}; restart it");
             }
         });

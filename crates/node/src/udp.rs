@@ -12,7 +12,7 @@ use protocol::id::NodeId;
 use protocol::machine::{Body, DataRun, Destination, Transmit};
 use protocol::map::ClusterMap;
 use protocol::time::{Instant, Span};
-use protocol::wire::{DATA_HEADER, DropReason, Opened, Session, datagrams, is_answerable, is_data};
+use protocol::wire::{DATA_HEADER, datagrams, is_data};
 use quinn_udp::{RecvMeta, UdpSockRef};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -21,8 +21,9 @@ use crate::NodeError;
 use crate::carrier::{Carrier, Poller, Readiness};
 use crate::config::ClusterConfig;
 use crate::event_loop::now;
+use crate::gate::{Gate, Passed, sender};
 use crate::metrics::CarrierMetrics;
-use crate::reachability::{DropWarnings, Obstacle, Reachability};
+use crate::reachability::{Reachability, obstacle};
 use crate::send_queue::{Outgoing, SendQueue};
 
 use socket::{EXPEDITED, OpenSocket, SOCKET_BUFFER, group_sockets, unicast_socket};
@@ -32,8 +33,6 @@ pub use socket::{group_address, has_addresses, initiator_interface};
 const LEARNED: usize = 4_096;
 /// What waited is sent in portions of so many before what has arrived has its turn.
 const FLUSHED: usize = 256;
-/// The least time between refusals: what is sent to a node must not make it send as much.
-const REFUSALS: Span = Span::from_millis(100);
 /// Errors of earlier datagrams that are read at once, and times that a datagram is sent again because of them.
 const ERRORS: usize = 64;
 /// See [`ERRORS`].
@@ -64,18 +63,12 @@ pub struct Udp {
     multicast_port: u16,
     addresses: BTreeMap<NodeId, SocketAddr>,
     learned: VecDeque<NodeId>,
-    session: Session,
+    gate: Gate,
     queue: SendQueue,
     buffers: Vec<u8>,
     arrived: VecDeque<(Bytes, SocketAddr, Instant)>,
     /// When the last batch was read.
     read_at: Instant,
-    refused_at: Instant,
-    warnings: DropWarnings,
-    /// What was counted.
-    pub metrics: CarrierMetrics,
-    /// What is known of each target.
-    pub reachability: Reachability,
 }
 
 impl Udp {
@@ -85,14 +78,13 @@ impl Udp {
     /// When the address is taken or not of this host.
     pub fn open(config: &ClusterConfig, address: SocketAddr, id: NodeId) -> Result<Self, NodeError> {
         let map = config.map()?;
-        let key = config.key()?;
         let mut sockets = vec![unicast_socket(config, address)?];
         sockets.extend(group_sockets(config, &map, id, address.ip())?);
         // No earlier process of this node receives anything any more: its address is ours.
         let began = now();
         let udp = Self {
             addresses: config.addresses().collect(),
-            session: Session::new(key, map.cluster, id, crate::random()?),
+            gate: Gate::new(config, &map, id, began)?,
             sockets,
             watched: false,
             awaits_room: false,
@@ -106,10 +98,6 @@ impl Udp {
             buffers: vec![0; BATCH * BUFFER],
             arrived: VecDeque::new(),
             read_at: began,
-            refused_at: Instant::ZERO,
-            warnings: DropWarnings::default(),
-            metrics: CarrierMetrics::default(),
-            reachability: Reachability::new(config, began),
         };
         udp.warn_of_small_buffers();
         udp.count_losses();
@@ -135,7 +123,8 @@ impl Udp {
 
     /// Lets the metrics ask the kernel what it dropped at these sockets.
     fn count_losses(&self) {
-        self.metrics
+        self.gate
+            .metrics
             .watch(self.sockets.iter().filter_map(|socket| rustix::fs::fstat(&socket.socket).ok()?.st_ino.into()));
     }
 
@@ -145,34 +134,14 @@ impl Udp {
         for token in 0..self.sockets.len() as u32 {
             let _ = (0..EMPTIED).take_while(|_| self.receive(token)).count();
         }
-        self.metrics.count_overflows();
+        self.gate.metrics.count_overflows();
     }
 
-    /// Counts what is dropped, and says why: in the log, to whom asks for the target that should be there, and to the other
-    /// side where that may have no idea.
-    fn drop_arrived(&mut self, reason: DropReason, answerable: bool, from: SocketAddr) {
-        let at = self.read_at;
-        self.metrics.dropped(reason.name(), 1);
-        let target = self.reachability.met(from, Obstacle::Dropped(reason), at);
-        self.warnings.dropped(reason, from, target, at);
-        let strange = matches!(reason, DropReason::Version | DropReason::OtherCluster | DropReason::Forged);
-        if strange && answerable && at.since(self.refused_at) >= REFUSALS {
-            self.refused_at = at;
-            let head = self.session.refusal();
-            self.push(Outgoing { head, payload: Bytes::new(), segment: None, to: from });
-        }
-    }
-
-    /// Remembers where an initiator is, and that a target is alive, from an authenticated datagram.
-    fn learn(&mut self, datagram: &Bytes, from: SocketAddr) {
-        let Some(id) = datagram.get(12..16).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes) else { return };
-        let id = NodeId(id);
-        if !id.is_initiator() {
-            self.reachability.mark_alive(id, self.read_at);
-            // One that has just joined is not in the map here: whoever asks it for the newer one asks where it is.
-            if self.addresses.contains_key(&id) {
-                return;
-            }
+    /// Remembers where an initiator is, from an authenticated message.
+    fn learn(&mut self, id: NodeId, from: SocketAddr) {
+        // A target that has just joined is not in the map here: whoever asks it for the newer one asks where it is.
+        if !id.is_initiator() && self.addresses.contains_key(&id) {
+            return;
         }
         if self.addresses.insert(id, from).is_none() {
             self.learned.push_back(id);
@@ -226,7 +195,7 @@ impl Udp {
         }
         let datagrams = outgoing.datagrams();
         if !self.queue.push(outgoing) {
-            self.metrics.dropped("backlog", datagrams);
+            self.gate.metrics.dropped("backlog", datagrams);
         }
     }
 
@@ -235,14 +204,14 @@ impl Udp {
         for _ in 0..RETRIES {
             match self.send_now(outgoing) {
                 Ok(()) => {
-                    self.metrics.sent(is_data(&outgoing.head), outgoing.datagrams(), outgoing.len() as u64);
+                    self.gate.metrics.sent(is_data(&outgoing.head), outgoing.datagrams(), outgoing.len() as u64);
                     return true;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
                 Err(error) => {
                     // What is waiting there is of earlier datagrams, to others perhaps: this one was not sent.
                     if self.errors(Some(error.kind())) == 0 {
-                        obstacle(error.kind()).map(|obstacle| self.reachability.met(outgoing.to, obstacle, now()));
+                        obstacle(error.kind()).map(|obstacle| self.gate.reachability.met(outgoing.to, obstacle, now()));
                         break;
                     }
                 }
@@ -250,7 +219,7 @@ impl Udp {
         }
         // A cut cable, an interface that cannot cut segments (the socket state remembers that it cannot): lost, like any
         // other datagram.
-        self.metrics.dropped("send_failed", outgoing.datagrams());
+        self.gate.metrics.dropped("send_failed", outgoing.datagrams());
         true
     }
 
@@ -270,7 +239,7 @@ impl Udp {
             count += 1;
             let to = message.address.and_then(|address| SocketAddr::try_from(address).ok());
             if let (Some(to), Some(obstacle)) = (to, kind.and_then(obstacle)) {
-                self.reachability.met(to, obstacle, now());
+                self.gate.reachability.met(to, obstacle, now());
             }
         }
         count
@@ -325,17 +294,6 @@ fn waited(stamp: Option<Duration>, date: Timespec) -> Span {
     u64::try_from(age).ok().map(Span::from_nanos).filter(|age| *age <= LONGEST_WAIT).unwrap_or(Span::ZERO)
 }
 
-/// What an error of the network says of the way to where a datagram went.
-const fn obstacle(kind: ErrorKind) -> Option<Obstacle> {
-    match kind {
-        ErrorKind::ConnectionRefused => Some(Obstacle::Closed),
-        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::PermissionDenied => {
-            Some(Obstacle::Unreachable)
-        }
-        _ => None,
-    }
-}
-
 impl Carrier for Udp {
     fn prepare(&mut self, poller: &Poller) -> std::io::Result<()> {
         if !self.watched {
@@ -383,7 +341,7 @@ impl Carrier for Udp {
         self.count_losses();
         self.addresses.extend(config.addresses());
         self.learned.retain(|id| config.addresses().all(|(of_map, _)| of_map != *id));
-        self.reachability.set(config);
+        self.gate.reachability.set(config);
         (self.map, self.multicast_port) = (map, config.network.multicast_port);
         Ok(())
     }
@@ -417,22 +375,14 @@ impl Carrier for Udp {
 
     fn arrived(&mut self) -> Option<(Bytes, Instant)> {
         while let Some((datagram, from, at)) = self.arrived.pop_front() {
-            self.metrics.received(is_data(&datagram), 1, datagram.len() as u64);
-            let answerable = is_answerable(&datagram);
-            match self.session.open(self.read_at, datagram) {
-                Ok(Opened::Good(datagram)) => {
-                    if !is_data(&datagram) {
-                        self.learn(&datagram, from);
+            match self.gate.open(self.read_at, datagram, from) {
+                Passed::In(datagram) => {
+                    if let Some(id) = sender(&datagram) {
+                        self.learn(id, from);
                     }
                     return Some((datagram, at));
                 }
-                Ok(Opened::Between(replies)) => self.push_all(replies, from),
-                Ok(Opened::Unproven(replies)) => {
-                    // Every node begins like this: it says nothing of why a target is silent.
-                    self.metrics.dropped(DropReason::Unproven.name(), 1);
-                    self.push_all(replies, from);
-                }
-                Err(reason) => self.drop_arrived(reason, answerable, from),
+                Passed::Answered(replies) => self.push_all(replies, from),
             }
         }
         None
@@ -440,15 +390,23 @@ impl Carrier for Udp {
 
     fn send(&mut self, transmit: &Transmit) {
         let Some(to) = self.address(transmit.to) else {
-            return self.metrics.dropped("no_address", count(&transmit.body));
+            return self.gate.metrics.dropped("no_address", count(&transmit.body));
         };
         match &transmit.body {
             Body::Control(message) => {
-                let head = self.session.seal(message);
+                let head = self.gate.seal(message);
                 self.push(Outgoing { head, payload: Bytes::new(), segment: None, to });
             }
             Body::Data(run) => self.send_run(run, to),
         }
+    }
+
+    fn metrics(&self) -> &CarrierMetrics {
+        &self.gate.metrics
+    }
+
+    fn reachability(&self) -> &Reachability {
+        &self.gate.reachability
     }
 }
 

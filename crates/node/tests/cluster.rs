@@ -5,14 +5,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use node::config::{MulticastChoice, Network, Protocol, TargetConfig};
+use node::config::{CarrierChoice, MulticastChoice, Network, Protocol, TargetConfig};
 use node::free_port;
 use node::target::{TargetNode, make_store, without_store};
 use node::{Client, ClientOptions, ClusterConfig};
 use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::GetError;
 use protocol::rng::Rng;
-use protocol::transport::Transport;
+use protocol::transport::{Selection, Transport};
 
 fn config(dir: &Path, multicast: MulticastChoice) -> ClusterConfig {
     config_at(dir, multicast, Ipv4Addr::LOCALHOST.into())
@@ -129,8 +129,21 @@ fn every_transport_gives_back_what_was_put_at(interface: IpAddr) -> Client {
 
 #[test]
 fn without_multicast_and_with_two_targets_gone_all_of_it_still_works() {
+    two_targets_go(CarrierChoice::Udp, Transport::REPLICAST_H);
+}
+
+#[test]
+fn over_tcp_with_two_targets_gone_all_of_it_still_works() {
+    for named in Transport::NAMED {
+        two_targets_go(CarrierChoice::Tcp, named.transport);
+    }
+}
+
+fn two_targets_go(carrier: CarrierChoice, transport: Transport) {
     let dir = tempfile::tempdir().expect("a directory");
-    let config = config(dir.path(), MulticastChoice::Off);
+    let mut config = config(dir.path(), MulticastChoice::Off);
+    (config.network.carrier, config.protocol.transport) = (carrier, transport);
+    config.overlap = transport.selection != Selection::Leader;
     let mut targets = start(&config);
     let client = Client::start(&config, ClientOptions::default()).expect("starts");
     assert!(!client.multicast());

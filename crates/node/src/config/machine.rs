@@ -27,7 +27,7 @@ impl ClusterConfig {
         Config {
             transport: self.protocol.transport,
             lead_gets: self.protocol.lead_gets,
-            multicast: self.network.multicast != MulticastChoice::Off,
+            multicast: self.network.multicast() != MulticastChoice::Off,
             depth: self.protocol.depth,
             choosy: self.protocol.choosy,
             per_datagram: payload_per_datagram(self.network.mtu(address), address.is_ipv6()),

@@ -7,7 +7,7 @@ use std::path::Path;
 use protocol::id::{ClusterId, Epoch, TxnId};
 use protocol::machine::Transmit;
 use protocol::map::{MemberSet, TargetEntry};
-use protocol::wire::{Head, Message, encode_message};
+use protocol::wire::{Head, Message, Session, encode_message};
 
 use super::*;
 use crate::free_port;
@@ -72,7 +72,7 @@ fn loopbacks() -> Vec<IpAddr> {
 }
 
 fn dropped(udp: &Udp, reason: &str) -> u64 {
-    let page = InitiatorMetrics::new(&udp.metrics).page();
+    let page = InitiatorMetrics::new(udp.metrics()).page();
     let series = format!("reservoir_initiator_dropped_total{{reason=\"{reason}\"}} ");
     page.lines().find_map(|line| line.strip_prefix(&series)).unwrap().parse().unwrap()
 }

@@ -1,0 +1,97 @@
+//! Where what came from outside is opened, whatever carried it: what is not good is counted, and said to whom it concerns.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use protocol::id::NodeId;
+use protocol::map::ClusterMap;
+use protocol::time::{Instant, Span};
+use protocol::wire::{DropReason, Opened, Session, is_answerable, is_data};
+
+use crate::NodeError;
+use crate::config::ClusterConfig;
+use crate::metrics::CarrierMetrics;
+use crate::reachability::{DropWarnings, Reachability};
+
+/// The least time between refusals: what is sent to a node must not make it send as much.
+const REFUSALS: Span = Span::from_millis(100);
+
+/// A node's session with each other, and what is known of what came.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    session: Session,
+    refused_at: Instant,
+    warnings: DropWarnings,
+    /// What was counted.
+    pub(crate) metrics: CarrierMetrics,
+    /// What is known of each target.
+    pub(crate) reachability: Reachability,
+}
+
+/// What became of something that came.
+#[derive(Debug)]
+pub(crate) enum Passed {
+    /// It is good.
+    In(Bytes),
+    /// It goes no further; this is sent back where it came from.
+    Answered(Vec<Bytes>),
+}
+
+impl Gate {
+    /// That of a node which begins now.
+    pub(crate) fn new(config: &ClusterConfig, map: &ClusterMap, id: NodeId, began: Instant) -> Result<Self, NodeError> {
+        Ok(Self {
+            session: Session::new(config.key()?, map.cluster, id, crate::random()?),
+            refused_at: Instant::ZERO,
+            warnings: DropWarnings::default(),
+            metrics: CarrierMetrics::default(),
+            reachability: Reachability::new(config, began),
+        })
+    }
+
+    /// A message as it goes out.
+    pub(crate) fn seal(&mut self, message: &Bytes) -> Bytes {
+        self.session.seal(message)
+    }
+
+    /// Opens what came from this address, and was read at this moment.
+    pub(crate) fn open(&mut self, now: Instant, datagram: Bytes, from: SocketAddr) -> Passed {
+        self.metrics.received(is_data(&datagram), 1, datagram.len() as u64);
+        let answerable = is_answerable(&datagram);
+        match self.session.open(now, datagram) {
+            Ok(Opened::Good(datagram)) => {
+                if let Some(id) = sender(&datagram).filter(|id| !id.is_initiator()) {
+                    self.reachability.mark_alive(id, now);
+                }
+                Passed::In(datagram)
+            }
+            Ok(Opened::Between(replies)) => Passed::Answered(replies),
+            Ok(Opened::Unproven(replies)) => {
+                // Every node begins like this: it says nothing of why a target is silent.
+                self.metrics.dropped(DropReason::Unproven.name(), 1);
+                Passed::Answered(replies)
+            }
+            Err(reason) => Passed::Answered(self.refuse(now, reason, answerable, from).into_iter().collect()),
+        }
+    }
+
+    /// Counts what is dropped, and says why: in the log, to whom asks for the target that should be there, and to the other
+    /// side where that may have no idea.
+    fn refuse(&mut self, now: Instant, reason: DropReason, answerable: bool, from: SocketAddr) -> Option<Bytes> {
+        self.metrics.dropped(reason.name(), 1);
+        let target = self.reachability.met(from, crate::reachability::Obstacle::Dropped(reason), now);
+        self.warnings.dropped(reason, from, target, now);
+        let strange = matches!(reason, DropReason::Version | DropReason::OtherCluster | DropReason::Forged);
+        if !strange || !answerable || now.since(self.refused_at) < REFUSALS {
+            return None;
+        }
+        self.refused_at = now;
+        Some(self.session.refusal())
+    }
+}
+
+/// Who sent a message that was opened; payload does not say so in a way that was proven.
+pub(crate) fn sender(datagram: &Bytes) -> Option<NodeId> {
+    let id = datagram.get(12..16).filter(|_| !is_data(datagram))?;
+    Some(NodeId(u32::from_le_bytes(id.try_into().ok()?)))
+}

@@ -1,0 +1,367 @@
+//! TCP, where multicast and large datagrams are not wanted. Each frame is what UDP carries in a datagram, behind its length
+//! (`docs/wire.md`): a message, sealed, or a piece of payload.
+//!
+//! - Nodes of the map listen at their addresses. Whoever has something for one connects. Those that are not in the map, as
+//!   initiators, are reached by the connection over which they spoke last.
+//! - A connection that breaks loses what waits for it, and what was on the way: the protocol asks again, over the next one.
+//! - Nobody can make a node keep more than a bounded number of connections, nor more than one frame of each that is not whole.
+
+mod connection;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use protocol::id::NodeId;
+use protocol::machine::{Body, Destination, Transmit};
+use protocol::time::{Instant, Span};
+use protocol::wire::datagrams;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::carrier::{Carrier, Poller, Readiness};
+use crate::config::ClusterConfig;
+use crate::event_loop::now;
+use crate::gate::{Gate, Passed, sender};
+use crate::metrics::CarrierMetrics;
+use crate::reachability::{Obstacle, Reachability};
+use crate::{NodeError, io};
+
+use connection::{Connection, Frame, Progress};
+
+/// The listening socket.
+const LISTENER: u32 = 0;
+/// Connections that may wait to be accepted, and that are accepted at once.
+const ACCEPTED: usize = 64;
+const WAITING: i32 = 1_024;
+/// Connections of a node. When there is one more, the one that was made first goes of those over which nothing good came, or
+/// else of all.
+const MOST: usize = 16_384;
+/// Of these so many may have brought nothing good yet.
+const STRANGERS: usize = 256;
+/// Bytes that are read at once.
+const READ: usize = 256 << 10;
+/// How long nobody connects again to where it failed: from the first to the longest time.
+const BACKOFF: (Span, Span) = (Span::from_millis(20), Span::from_secs(1));
+
+/// The sockets of one node.
+#[derive(Debug)]
+pub struct Tcp {
+    id: NodeId,
+    own: SocketAddr,
+    listener: Option<Socket>,
+    connections: BTreeMap<u32, Connection>,
+    /// Connections over which nothing good came yet, in the order in which they were accepted.
+    strangers: VecDeque<u32>,
+    next_token: u32,
+    /// Over which connection a node is reached, and where those of the map are.
+    routes: BTreeMap<NodeId, u32>,
+    addresses: BTreeMap<NodeId, SocketAddr>,
+    /// Where a connection failed: when the next may be tried, and how long after that one.
+    failed: BTreeMap<NodeId, (Instant, Span)>,
+    /// Of whom the poller does not know yet what they wait for.
+    unwatched: BTreeSet<u32>,
+    gate: Gate,
+    /// Bytes of payload that may wait for one connection.
+    backlog: u64,
+    buffer: Vec<u8>,
+    arrived: VecDeque<(Bytes, u32, SocketAddr)>,
+    read_at: Instant,
+}
+
+impl Tcp {
+    /// The sockets of a node at `address`. One that is in the map listens there.
+    ///
+    /// # Errors
+    /// When the address is taken or not of this host.
+    pub fn open(config: &ClusterConfig, address: SocketAddr, id: NodeId) -> Result<Self, NodeError> {
+        let (map, began) = (config.map()?, now());
+        let listener = if id.is_initiator() { None } else { Some(listener(address)?) };
+        Ok(Self {
+            id,
+            own: address,
+            listener,
+            connections: BTreeMap::new(),
+            strangers: VecDeque::new(),
+            next_token: LISTENER + 1,
+            routes: BTreeMap::new(),
+            addresses: config.addresses().collect(),
+            failed: BTreeMap::new(),
+            unwatched: [LISTENER].into(),
+            gate: Gate::new(config, &map, id, began)?,
+            backlog: config.protocol(address.ip()).receive_buffer,
+            buffer: vec![0; READ],
+            arrived: VecDeque::new(),
+            read_at: began,
+        })
+    }
+
+    /// Takes those that wait to be accepted. Whether there may be more.
+    fn accept(&mut self) -> bool {
+        for _ in 0..ACCEPTED {
+            let Some(listener) = &self.listener else { return false };
+            match listener.accept() {
+                Ok((socket, from)) => {
+                    let Some(from) = from.as_socket() else { continue };
+                    if let Ok(connection) = Connection::accepted(socket, from) {
+                        let token = self.add(connection);
+                        self.strangers.push_back(token);
+                        self.part_from_strangers();
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+                // One that is gone again, or no descriptors: whoever wants something tries again.
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    fn add(&mut self, connection: Connection) -> u32 {
+        let token = self.next_token;
+        // Those that are open have other numbers: there are fewer than numbers.
+        self.next_token = token.checked_add(1).unwrap_or(LISTENER + 1);
+        if self.connections.len() >= MOST
+            && let Some(oldest) = self.connections.keys().next().copied()
+        {
+            self.gate.metrics.dropped("too_many_connections", 1);
+            self.close(oldest);
+        }
+        self.connections.insert(token, connection);
+        self.unwatched.insert(token);
+        token
+    }
+
+    fn part_from_strangers(&mut self) {
+        while self.strangers.len() > STRANGERS {
+            if let Some(token) = self.strangers.pop_front() {
+                self.gate.metrics.dropped("stranger", 1);
+                self.close(token);
+            }
+        }
+    }
+
+    /// A connection is over; what waits for it is lost, and counted.
+    fn close(&mut self, token: u32) {
+        let Some(connection) = self.connections.remove(&token) else { return };
+        self.unwatched.remove(&token);
+        self.strangers.retain(|other| *other != token);
+        self.gate.metrics.dropped("connection_lost", connection.waiting() as u64);
+        let Some(peer) = connection.peer else { return };
+        if self.routes.get(&peer) == Some(&token) {
+            self.routes.remove(&peer);
+        }
+        if connection.failed_to_connect() {
+            let now = now();
+            let wait = self.failed.get(&peer).map_or(BACKOFF.0, |(_, wait)| wait.times(2).min(BACKOFF.1));
+            self.failed.insert(peer, (now + wait, wait));
+            self.gate.reachability.met(connection.to, connection.obstacle().unwrap_or(Obstacle::Closed), now);
+        }
+    }
+
+    /// The connection over which a node is reached; one is made where there is none.
+    fn route(&mut self, to: NodeId) -> Option<u32> {
+        if let Some(token) = self.routes.get(&to) {
+            return Some(*token);
+        }
+        let address = *self.addresses.get(&to)?;
+        if self.failed.get(&to).is_some_and(|(next, _)| now() < *next) {
+            return None;
+        }
+        match Connection::to(address, to) {
+            Ok(connection) => {
+                let token = self.add(connection);
+                self.routes.insert(to, token);
+                Some(token)
+            }
+            Err(_) => {
+                self.failed.insert(to, (now() + BACKOFF.0, BACKOFF.0));
+                None
+            }
+        }
+    }
+
+    fn push(&mut self, token: u32, frame: Frame) {
+        let Some(connection) = self.connections.get_mut(&token) else {
+            return self.gate.metrics.dropped("no_connection", 1);
+        };
+        if !connection.push(frame, self.backlog) {
+            self.gate.metrics.dropped("backlog", 1);
+        }
+    }
+
+    /// Hands the kernel what it takes.
+    fn flush(&mut self, token: u32) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        let waited = connection.awaits_room();
+        let progress = connection.flush(|frame| self.gate.metrics.sent(frame.is_data(), 1, frame.len() as u64));
+        if connection.awaits_room() != waited {
+            self.unwatched.insert(token);
+        }
+        if progress == Progress::Over {
+            self.close(token);
+        }
+    }
+
+    /// A message came over a connection that its sender proved: it is reached there from now on.
+    fn learn(&mut self, token: u32, id: NodeId) {
+        self.failed.remove(&id);
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        if connection.peer.is_none() {
+            connection.peer = Some(id);
+            self.strangers.retain(|other| *other != token);
+        }
+        // Whoever is not in the map has begun anew when it speaks over another connection.
+        if id.is_initiator() || !self.routes.contains_key(&id) {
+            self.routes.insert(id, token);
+        }
+    }
+}
+
+/// A socket that listens at an address.
+fn listener(address: SocketAddr) -> Result<Socket, NodeError> {
+    let advice = "stop what listens there, or choose another address in the cluster map";
+    let made = || -> std::io::Result<Socket> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_nonblocking(true)?;
+        // What an earlier process had open there may still wait for its end.
+        socket.set_reuse_address(true)?;
+        if address.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        socket.bind(&address.into())?;
+        socket.listen(WAITING)?;
+        Ok(socket)
+    };
+    made().map_err(io(format!("listening at {address} (TCP)"), advice))
+}
+
+impl Carrier for Tcp {
+    fn prepare(&mut self, poller: &Poller) -> std::io::Result<()> {
+        while let Some(token) = self.unwatched.pop_first() {
+            if let Some(connection) = self.connections.get(&token) {
+                poller.watch(connection, token, connection.awaits_room())?;
+            } else if let Some(listener) = self.listener.as_ref().filter(|_| token == LISTENER) {
+                poller.watch(listener, token, false)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn ready(&mut self, token: u32, readiness: Readiness) {
+        if token == LISTENER {
+            return;
+        }
+        if readiness.failed {
+            if let Some(connection) = self.connections.get_mut(&token) {
+                connection.note_error();
+            }
+            return self.close(token);
+        }
+        if readiness.writable {
+            if let Some(connection) = self.connections.get_mut(&token) {
+                connection.connected();
+            }
+            self.flush(token);
+        }
+    }
+
+    fn receive(&mut self, token: u32) -> bool {
+        if token == LISTENER {
+            return self.accept();
+        }
+        let Some(connection) = self.connections.get_mut(&token) else { return false };
+        let from = connection.to;
+        let arrived = &mut self.arrived;
+        let progress = connection.receive(&mut self.buffer, |frame| arrived.push_back((frame, token, from)));
+        self.read_at = now();
+        match progress {
+            Progress::More => true,
+            Progress::Waits => false,
+            Progress::Malformed => {
+                self.gate.metrics.dropped("malformed_frame", 1);
+                self.close(token);
+                false
+            }
+            Progress::Over => {
+                self.close(token);
+                false
+            }
+        }
+    }
+
+    fn arrived(&mut self) -> Option<(Bytes, Instant)> {
+        while let Some((frame, token, from)) = self.arrived.pop_front() {
+            match self.gate.open(self.read_at, frame, from) {
+                Passed::In(frame) => {
+                    if let Some(id) = sender(&frame) {
+                        self.learn(token, id);
+                    }
+                    return Some((frame, self.read_at));
+                }
+                Passed::Answered(replies) => {
+                    for reply in replies {
+                        self.push(token, Frame::new(reply, Bytes::new()));
+                    }
+                    self.flush(token);
+                }
+            }
+        }
+        None
+    }
+
+    fn send(&mut self, transmit: &Transmit) {
+        let token = match transmit.to {
+            Destination::Node(id) => self.route(id),
+            // The map says that there is no multicast.
+            Destination::Members(_) => None,
+        };
+        let Some(token) = token else { return self.gate.metrics.dropped("no_connection", 1) };
+        match &transmit.body {
+            Body::Control(message) => {
+                let sealed = self.gate.seal(message);
+                self.push(token, Frame::new(sealed, Bytes::new()));
+            }
+            Body::Data(run) => {
+                for (header, payload) in datagrams(run) {
+                    // A run may be longer than what may wait: the kernel takes its beginning.
+                    if self.connections.get(&token).is_some_and(|connection| connection.is_full(self.backlog)) {
+                        self.flush(token);
+                    }
+                    self.push(token, Frame::new(Bytes::copy_from_slice(&header), payload));
+                }
+            }
+        }
+        self.flush(token);
+    }
+
+    fn reload(&mut self, config: &ClusterConfig) -> Result<(), NodeError> {
+        let own = config.addresses().find(|(id, _)| *id == self.id).map(|(_, address)| address);
+        if let Some(address) = own.filter(|address| *address != self.own) {
+            self.listener = Some(listener(address)?);
+            self.own = address;
+            self.unwatched.insert(LISTENER);
+        }
+        let before = std::mem::replace(&mut self.addresses, config.addresses().collect());
+        // Those that moved are elsewhere, and those that went are not answered.
+        let moved = before.into_iter().filter(|(id, address)| self.addresses.get(id) != Some(address));
+        for (id, _) in moved.collect::<Vec<_>>() {
+            if let Some(token) = self.routes.get(&id).copied() {
+                self.close(token);
+            }
+        }
+        self.gate.reachability.set(config);
+        Ok(())
+    }
+
+    fn metrics(&self) -> &CarrierMetrics {
+        &self.gate.metrics
+    }
+
+    fn reachability(&self) -> &Reachability {
+        &self.gate.reachability
+    }
+}
+
+#[cfg(test)]
+mod tests;

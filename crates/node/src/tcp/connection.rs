@@ -1,0 +1,265 @@
+//! One connection: frames in both directions, and what waits for room.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, IoSlice, Read};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use protocol::id::NodeId;
+use protocol::wire::is_data;
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+
+use crate::reachability::Obstacle;
+
+/// Bytes of a frame's length before it.
+const LENGTH: usize = 4;
+/// The longest frame: as the longest datagram.
+const LONGEST: usize = 65_507;
+/// Slices that one call hands to the kernel.
+const SLICES: usize = 64;
+/// Messages that may wait.
+const MESSAGES: usize = 4_096;
+/// A peer that does not take what was sent, or does not answer at all, is gone after this.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A message, or a piece of payload behind its header.
+#[derive(Debug)]
+pub(super) struct Frame {
+    length: [u8; LENGTH],
+    head: Bytes,
+    payload: Bytes,
+}
+
+impl Frame {
+    pub(super) fn new(head: Bytes, payload: Bytes) -> Self {
+        let length = (head.len() + payload.len()) as u32;
+        Self { length: length.to_le_bytes(), head, payload }
+    }
+
+    pub(super) fn is_data(&self) -> bool {
+        is_data(&self.head)
+    }
+
+    /// Bytes on the wire.
+    pub(super) fn len(&self) -> usize {
+        LENGTH + self.head.len() + self.payload.len()
+    }
+
+    /// What of it comes after the first `sent` bytes.
+    fn rest(&self, sent: usize) -> impl Iterator<Item = &[u8]> {
+        let mut skip = sent;
+        [&self.length[..], &self.head, &self.payload].into_iter().filter_map(move |part| {
+            let from = skip.min(part.len());
+            skip -= from;
+            (from < part.len()).then(|| &part[from..])
+        })
+    }
+}
+
+/// How far reading or writing came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// There may be more at once.
+    More,
+    /// It goes on when the socket is ready.
+    Waits,
+    /// What came is no frame.
+    Malformed,
+    /// The other side is gone.
+    Over,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    socket: Socket,
+    /// The other side's address, and who it is: whom it was made for, or who has proved it.
+    pub(super) to: SocketAddr,
+    pub(super) peer: Option<NodeId>,
+    is_connecting: bool,
+    error: Option<ErrorKind>,
+    read: BytesMut,
+    /// Messages go first, since they are small and windows depend on them; but a frame that has begun is ended.
+    messages: VecDeque<Frame>,
+    data: VecDeque<Frame>,
+    begun: Option<(Frame, usize)>,
+    /// Bytes of payload that wait.
+    backlog: u64,
+}
+
+impl Connection {
+    /// One that somebody made to this node.
+    pub(super) fn accepted(socket: Socket, from: SocketAddr) -> std::io::Result<Self> {
+        Self::new(socket, from, None, false)
+    }
+
+    /// Begins to connect.
+    pub(super) fn to(address: SocketAddr, peer: NodeId) -> std::io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        let connection = Self::new(socket, address, Some(peer), true)?;
+        match connection.socket.connect(&address.into()) {
+            Ok(()) => Ok(connection),
+            // In progress; the kernel calls it by another name.
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => Ok(connection),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn new(socket: Socket, to: SocketAddr, peer: Option<NodeId>, is_connecting: bool) -> std::io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        socket.set_tcp_nodelay(true)?;
+        socket.set_tcp_user_timeout(Some(PATIENCE))?;
+        let keepalive = TcpKeepalive::new().with_time(PATIENCE).with_interval(PATIENCE / 5);
+        socket.set_tcp_keepalive(&keepalive)?;
+        let (messages, data, read) = Default::default();
+        Ok(Self { socket, to, peer, is_connecting, error: None, read, messages, data, begun: None, backlog: 0 })
+    }
+
+    /// Frames that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.messages.len() + self.data.len() + usize::from(self.begun.is_some())
+    }
+
+    /// Whether it goes on only when the socket takes more.
+    pub(super) fn awaits_room(&self) -> bool {
+        self.is_connecting || self.waiting() > 0
+    }
+
+    /// The socket takes what is sent: if it was about to connect it has.
+    pub(super) fn connected(&mut self) {
+        self.is_connecting = false;
+    }
+
+    /// Whether it ended before it began.
+    pub(super) fn failed_to_connect(&self) -> bool {
+        self.is_connecting
+    }
+
+    /// The socket says that something is wrong.
+    pub(super) fn note_error(&mut self) {
+        self.error = self.socket.take_error().ok().flatten().map(|error| error.kind());
+    }
+
+    /// What that says of the way.
+    pub(super) fn obstacle(&self) -> Option<Obstacle> {
+        crate::reachability::obstacle(self.error?)
+    }
+
+    /// Whether there may be no room for more payload.
+    pub(super) const fn is_full(&self, most: u64) -> bool {
+        self.backlog + LONGEST as u64 > most
+    }
+
+    /// Has it wait for its turn, unless too much does.
+    pub(super) fn push(&mut self, frame: Frame, most: u64) -> bool {
+        if !frame.is_data() {
+            let fits = self.messages.len() < MESSAGES;
+            fits.then(|| self.messages.push_back(frame));
+            return fits;
+        }
+        let bytes = frame.len() as u64;
+        let fits = self.backlog + bytes <= most;
+        if fits {
+            self.backlog += bytes;
+            self.data.push_back(frame);
+        }
+        fits
+    }
+
+    fn pop(&mut self) -> Option<Frame> {
+        self.messages.pop_front().or_else(|| {
+            let frame = self.data.pop_front()?;
+            self.backlog -= frame.len() as u64;
+            Some(frame)
+        })
+    }
+
+    /// Hands the kernel what waits, as far as it takes it, and says what it took.
+    pub(super) fn flush(&mut self, mut sent: impl FnMut(&Frame)) -> Progress {
+        if self.is_connecting {
+            return Progress::Waits;
+        }
+        let mut taken: VecDeque<(Frame, usize)> = self.begun.take().into_iter().collect();
+        loop {
+            while taken.len() < SLICES / 3
+                && let Some(frame) = self.pop()
+            {
+                taken.push_back((frame, 0));
+            }
+            if taken.is_empty() {
+                return Progress::More;
+            }
+            let slices: Vec<IoSlice<'_>> =
+                taken.iter().flat_map(|(frame, done)| frame.rest(*done)).map(IoSlice::new).collect();
+            let count = match self.socket.send_vectored(&slices) {
+                Ok(count) => count,
+                Err(error) => {
+                    let waits = error.kind() == ErrorKind::WouldBlock;
+                    self.put_back(taken);
+                    return if waits { Progress::Waits } else { Progress::Over };
+                }
+            };
+            let mut left = count;
+            while let Some((frame, done)) = taken.front_mut() {
+                let rest = frame.len() - *done;
+                if left < rest {
+                    *done += left;
+                    break;
+                }
+                left -= rest;
+                sent(frame);
+                taken.pop_front();
+            }
+        }
+    }
+
+    /// Those of which nothing was sent wait again, as the next ones.
+    fn put_back(&mut self, mut taken: VecDeque<(Frame, usize)>) {
+        if taken.front().is_some_and(|(_, done)| *done > 0) {
+            self.begun = taken.pop_front();
+        }
+        for (frame, _) in taken.into_iter().rev() {
+            if frame.is_data() {
+                self.backlog += frame.len() as u64;
+                self.data.push_front(frame);
+            } else {
+                self.messages.push_front(frame);
+            }
+        }
+    }
+
+    /// Takes what has come, as much as fits into the buffer, and hands over each frame that is whole.
+    pub(super) fn receive(&mut self, buffer: &mut [u8], mut frame: impl FnMut(Bytes)) -> Progress {
+        let count = match (&self.socket).read(buffer) {
+            Ok(0) => return Progress::Over,
+            Ok(count) => count,
+            Err(error) => {
+                let waits = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
+                return if waits { Progress::Waits } else { Progress::Over };
+            }
+        };
+        self.read.extend_from_slice(&buffer[..count]);
+        while let Some(length) = self.read.first_chunk::<LENGTH>().map(|length| u32::from_le_bytes(*length) as usize) {
+            if length == 0 || length > LONGEST {
+                return Progress::Malformed;
+            }
+            if self.read.len() < LENGTH + length {
+                break;
+            }
+            self.read.advance(LENGTH);
+            frame(self.read.split_to(length).freeze());
+        }
+        if self.read.is_empty() {
+            // One that is idle keeps no memory.
+            self.read = BytesMut::new();
+        }
+        if count == buffer.len() { Progress::More } else { Progress::Waits }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
