@@ -34,8 +34,7 @@ const LISTENER: u32 = 0;
 /// Connections that may wait to be accepted, and that are accepted at once.
 const ACCEPTED: usize = 64;
 const WAITING: i32 = 1_024;
-/// Connections of a node. When there is one more, the one that was made first goes of those over which nothing good came, or
-/// else of all.
+/// Connections of a node. When there is one more, the one that was made first goes.
 const MOST: usize = 16_384;
 /// Of these so many may have brought nothing good yet.
 const STRANGERS: usize = 256;
@@ -110,8 +109,13 @@ impl Tcp {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
-                // One that is gone again, or no descriptors: whoever wants something tries again.
-                Err(_) => return false,
+                // It is gone again.
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+                // Most often there are no descriptors left: one goes, or the loop would turn and turn.
+                Err(_) => {
+                    self.part_from_oldest();
+                    return false;
+                }
             }
         }
         true
@@ -121,15 +125,19 @@ impl Tcp {
         let token = self.next_token;
         // Those that are open have other numbers: there are fewer than numbers.
         self.next_token = token.checked_add(1).unwrap_or(LISTENER + 1);
-        if self.connections.len() >= MOST
-            && let Some(oldest) = self.connections.keys().next().copied()
-        {
-            self.gate.metrics.dropped("too_many_connections", 1);
-            self.close(oldest);
+        if self.connections.len() >= MOST {
+            self.part_from_oldest();
         }
         self.connections.insert(token, connection);
         self.unwatched.insert(token);
         token
+    }
+
+    fn part_from_oldest(&mut self) {
+        if let Some(oldest) = self.connections.keys().next().copied() {
+            self.gate.metrics.dropped("too_many_connections", 1);
+            self.close(oldest);
+        }
     }
 
     fn part_from_strangers(&mut self) {
@@ -151,7 +159,7 @@ impl Tcp {
         if self.routes.get(&peer) == Some(&token) {
             self.routes.remove(&peer);
         }
-        if connection.failed_to_connect() {
+        if connection.is_connecting() {
             let now = now();
             let wait = self.failed.get(&peer).map_or(BACKOFF.0, |(_, wait)| wait.times(2).min(BACKOFF.1));
             self.failed.insert(peer, (now + wait, wait));
@@ -193,9 +201,8 @@ impl Tcp {
     /// Hands the kernel what it takes.
     fn flush(&mut self, token: u32) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        let waited = connection.awaits_room();
         let progress = connection.flush(|frame| self.gate.metrics.sent(frame.is_data(), 1, frame.len() as u64));
-        if connection.awaits_room() != waited {
+        if !connection.is_watched() {
             self.unwatched.insert(token);
         }
         if progress == Progress::Over {
@@ -211,8 +218,10 @@ impl Tcp {
             connection.peer = Some(id);
             self.strangers.retain(|other| *other != token);
         }
-        // Whoever is not in the map has begun anew when it speaks over another connection.
-        if id.is_initiator() || !self.routes.contains_key(&id) {
+        // Whoever is not in the map has begun anew when it speaks over another connection. To the others the way is the one that was
+        // taken first, unless nothing is known to pass there.
+        let other = self.routes.get(&id).and_then(|token| self.connections.get(token));
+        if id.is_initiator() || other.is_none_or(Connection::is_connecting) {
             self.routes.insert(id, token);
         }
     }
@@ -239,8 +248,8 @@ fn listener(address: SocketAddr) -> Result<Socket, NodeError> {
 impl Carrier for Tcp {
     fn prepare(&mut self, poller: &Poller) -> std::io::Result<()> {
         while let Some(token) = self.unwatched.pop_first() {
-            if let Some(connection) = self.connections.get(&token) {
-                poller.watch(connection, token, connection.awaits_room())?;
+            if let Some(connection) = self.connections.get_mut(&token) {
+                connection.watch(poller, token)?;
             } else if let Some(listener) = self.listener.as_ref().filter(|_| token == LISTENER) {
                 poller.watch(listener, token, false)?;
             }

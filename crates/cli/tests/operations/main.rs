@@ -9,6 +9,7 @@ mod client;
 mod common;
 
 mod authority;
+mod carriers;
 mod clean;
 mod coded;
 mod disks;

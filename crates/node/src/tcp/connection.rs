@@ -11,6 +11,7 @@ use protocol::id::NodeId;
 use protocol::wire::is_data;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
+use crate::carrier::Poller;
 use crate::reachability::Obstacle;
 
 /// Bytes of a frame's length before it.
@@ -78,6 +79,8 @@ pub(super) struct Connection {
     pub(super) to: SocketAddr,
     pub(super) peer: Option<NodeId>,
     is_connecting: bool,
+    /// Whether the poller reports room as well; none before it knows of the connection.
+    watched: Option<bool>,
     error: Option<ErrorKind>,
     read: BytesMut,
     /// Messages go first, since they are small and windows depend on them; but a frame that has begun is ended.
@@ -113,7 +116,19 @@ impl Connection {
         let keepalive = TcpKeepalive::new().with_time(PATIENCE).with_interval(PATIENCE / 5);
         socket.set_tcp_keepalive(&keepalive)?;
         let (messages, data, read) = Default::default();
-        Ok(Self { socket, to, peer, is_connecting, error: None, read, messages, data, begun: None, backlog: 0 })
+        Ok(Self {
+            socket,
+            to,
+            peer,
+            is_connecting,
+            watched: None,
+            error: None,
+            read,
+            messages,
+            data,
+            begun: None,
+            backlog: 0,
+        })
     }
 
     /// Frames that wait.
@@ -131,9 +146,22 @@ impl Connection {
         self.is_connecting = false;
     }
 
-    /// Whether it ended before it began.
-    pub(super) fn failed_to_connect(&self) -> bool {
+    /// Whether it has not begun yet.
+    pub(super) const fn is_connecting(&self) -> bool {
         self.is_connecting
+    }
+
+    /// Whether the poller knows what it waits for.
+    pub(super) fn is_watched(&self) -> bool {
+        self.watched == Some(self.awaits_room())
+    }
+
+    /// Has the poller know.
+    pub(super) fn watch(&mut self, poller: &Poller, token: u32) -> std::io::Result<()> {
+        let awaits_room = self.awaits_room();
+        poller.watch(&*self, token, awaits_room)?;
+        self.watched = Some(awaits_room);
+        Ok(())
     }
 
     /// The socket says that something is wrong.
