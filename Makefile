@@ -14,7 +14,7 @@ export PATH := $(PATH):$(CARGO_HOME)/bin
 
 # Most tests of clusters wait for most of their time, so on two processors eight of them run at once; four on a disk with little room,
 # as each cluster takes up to 400 MB of it, and of a larger disk more.
-export RUST_TEST_THREADS ?= $(or $(shell df -Pk "$${TMPDIR:-/tmp}" | awk 'NR == 2 { print $$4 < 12 * 1024 ^ 2 ? 4 : 8 }'),8)
+export RUST_TEST_THREADS ?= $(or $(shell { df -Pk "$${TMPDIR:-/tmp}" | awk 'NR == 2 { print $$4 < 12 * 1024 ^ 2 ? 4 : 8 }'; } 2>/dev/null),8)
 
 # Seconds that `make fuzz` gives to each target.
 FUZZ_SECONDS ?= 600

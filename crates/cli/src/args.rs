@@ -95,9 +95,9 @@ fn transport() -> impl TypedValueParser<Value = Transport> {
 
 /// The name of a carrier.
 fn carrier() -> impl TypedValueParser<Value = CarrierChoice> {
-    let names = CarrierChoice::ALL.map(|carrier| PossibleValue::new(carrier.to_string()));
-    let named = |name: String| CarrierChoice::ALL.into_iter().find(|carrier| carrier.to_string() == name);
-    PossibleValuesParser::new(names).map(move |name| named(name).unwrap_or_default())
+    let named = |name: String| CarrierChoice::ALL.into_iter().find(|carrier| carrier.name() == name);
+    PossibleValuesParser::new(CarrierChoice::ALL.map(CarrierChoice::name))
+        .map(move |name| named(name).unwrap_or_default())
 }
 
 /// Where the catalog of objects is.

@@ -221,6 +221,23 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
     let new_user = complete(&args.data, args.catalog.url.as_deref(), args.redundancy.filter(|_| created))?;
     let mut cluster = Cluster { created, new_user, ..Cluster::open(&args.data)? };
     cluster.gateways.extend(further_gateways(&cluster.directory, args.gateways)?);
+    say_what_stays(&cluster, args)?;
+    for LocalGateway { settings, http, s3 } in &cluster.gateways {
+        let file = settings.file_name().unwrap_or_default().display();
+        TcpListener::bind(http).with_context(|| {
+            format!("the gateway's address {http} is in use: stop what uses it, or change http in {file}")
+        })?;
+        if let Some(address) = s3.as_ref().map(|s3| s3.listen) {
+            TcpListener::bind(address).with_context(|| {
+                format!("the S3 address {address} is in use: stop what uses it, or change s3.listen in {file}")
+            })?;
+        }
+    }
+    Ok(cluster)
+}
+
+/// Says in what a cluster that is there differs from what was asked for.
+fn say_what_stays(cluster: &Cluster, args: &UpArgs) -> anyhow::Result<()> {
     let count = cluster.targets.len();
     if let Some(asked) = args.targets.filter(|asked| *asked as usize != count) {
         let directory = cluster.directory.display();
@@ -232,7 +249,7 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
     let classes = gateway_file::load(&cluster.config_path)?.s3.map(|s3| s3.redundancies()).transpose()?;
     let standard = classes.unwrap_or_default().remove("STANDARD");
     let own = standard.unwrap_or(Redundancy::Copies(config.copies));
-    if let Some(asked) = args.redundancy.filter(|asked| !created && *asked != own) {
+    if let Some(asked) = args.redundancy.filter(|asked| !cluster.created && *asked != own) {
         let directory = cluster.directory.display();
         let how = match (standard, asked) {
             (None, Redundancy::Copies(_)) => "`reservoir cluster plan --copies` changes that",
@@ -251,28 +268,18 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
         );
     }
     if let Some(asked) = args.carrier.filter(|asked| config.network.carrier != *asked) {
-        let (directory, own) = (cluster.directory.display(), config.network.carrier);
+        let (directory, own) = (cluster.directory.display(), config.network.carrier.name());
         crate::output::say!(
-            "reservoir: the cluster in {directory} is carried by {own} (asked for: {asked}): stop all of it and change `carrier` in \
-             cluster.toml"
+            "reservoir: the cluster in {directory} is carried by {own} (asked for: {}): stop all of it and change `carrier` in \
+             cluster.toml",
+            asked.name()
         );
     }
     if args.ipv6 && !config.is_ipv6() {
         let directory = cluster.directory.display();
         crate::output::say!("reservoir: the cluster in {directory} is on IPv4 and stays there (asked for: --ipv6)");
     }
-    for LocalGateway { settings, http, s3 } in &cluster.gateways {
-        let file = settings.file_name().unwrap_or_default().display();
-        TcpListener::bind(http).with_context(|| {
-            format!("the gateway's address {http} is in use: stop what uses it, or change http in {file}")
-        })?;
-        if let Some(address) = s3.as_ref().map(|s3| s3.listen) {
-            TcpListener::bind(address).with_context(|| {
-                format!("the S3 address {address} is in use: stop what uses it, or change s3.listen in {file}")
-            })?;
-        }
-    }
-    Ok(cluster)
+    Ok(())
 }
 
 /// Where a cluster on one machine is, unless something else is asked for.

@@ -186,18 +186,18 @@ pub enum CarrierChoice {
     Tcp,
 }
 
-impl std::fmt::Display for CarrierChoice {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Udp => "udp",
-            Self::Tcp => "tcp",
-        })
-    }
-}
-
 impl CarrierChoice {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::Udp, Self::Tcp];
+
+    /// As the configuration has it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Tcp => "tcp",
+        }
+    }
 
     fn is_usual(&self) -> bool {
         *self == Self::default()

@@ -30,7 +30,7 @@ fn over_tcp_objects_are_put_and_got_also_when_targets_die_and_strangers_speak() 
     assert!(cluster.run(&["get", "after", "-o", "-"]) == bytes);
     wait_until("why it is silent", || {
         let status = String::from_utf8(cluster.run(&["status"])).unwrap();
-        status.contains("nobody listens at its address")
+        status.contains("says that nobody listens at")
     });
     assert!(cluster.stop());
     // It stays as it is when something else is asked for.
