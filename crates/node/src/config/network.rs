@@ -1,0 +1,130 @@
+//! Section `[network]` of the cluster map.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+/// The smallest MTU that a link may have, over IPv4 and IPv6.
+pub(super) const LEAST_MTU: (u32, u32) = (576, 1_280);
+/// What every Ethernet carries; taken when the interface does not report it.
+const SAFE_MTU: u32 = 1_500;
+
+/// Section `[network]`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Network {
+    /// Address of the interface on which this host's initiators and multicast are, of the targets' family. Left out, one
+    /// file serves every host: a target uses its own address, an initiator the one from which the first target is reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<IpAddr>,
+    /// Whether to use multicast.
+    pub multicast: MulticastChoice,
+    /// UDP port of all multicast groups.
+    pub multicast_port: u16,
+    /// What carries messages and payload: `udp`, or `tcp` where the network does not want that. A cluster has one of them.
+    #[serde(default, skip_serializing_if = "CarrierChoice::is_usual")]
+    pub carrier: CarrierChoice,
+    /// The path's MTU, bytes; that of the interface when it is left out. All servers must be able to receive it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self {
+            interface: None,
+            multicast: MulticastChoice::Auto,
+            multicast_port: 7400,
+            carrier: CarrierChoice::Udp,
+            mtu: None,
+        }
+    }
+}
+
+impl Network {
+    /// Whether multicast is used: never over TCP, which has none.
+    #[must_use]
+    pub const fn multicast(&self) -> MulticastChoice {
+        match self.carrier {
+            CarrierChoice::Udp => self.multicast,
+            CarrierChoice::Tcp => MulticastChoice::Off,
+        }
+    }
+
+    /// Bytes of an IP packet of the node at `address`: as configured, or else what its interface carries. Over TCP, which cuts what
+    /// it carries by itself, the most.
+    #[must_use]
+    pub fn mtu(&self, address: IpAddr) -> u32 {
+        if self.carrier == CarrierChoice::Tcp {
+            return 65_535;
+        }
+        let least = of_family(address.is_ipv6(), LEAST_MTU);
+        self.mtu.or_else(|| interface_mtu(address)).unwrap_or(SAFE_MTU).clamp(least, 65_535)
+    }
+}
+
+/// The one for IPv4, or the one for IPv6.
+pub(super) const fn of_family(is_ipv6: bool, (v4, v6): (u32, u32)) -> u32 {
+    if is_ipv6 { v6 } else { v4 }
+}
+
+/// The MTU of the interface that has this address.
+fn interface_mtu(address: IpAddr) -> Option<u32> {
+    let interfaces = if_addrs::get_if_addrs().ok()?;
+    let interface = interfaces.into_iter().find(|i| i.ip() == address)?;
+    std::fs::read_to_string(Path::new("/sys/class/net").join(interface.name).join("mtu")).ok()?.trim().parse().ok()
+}
+
+/// Whether multicast is used. Where it reaches nobody any more, all is sent by unicast until it works again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MulticastChoice {
+    /// Found out at start.
+    Auto,
+    /// Taken to work at the start.
+    On,
+    /// Never.
+    Off,
+}
+
+/// What carries messages and payload between nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CarrierChoice {
+    /// Datagrams, with multicast where the network has it.
+    #[default]
+    Udp,
+    /// Connections.
+    Tcp,
+}
+
+impl CarrierChoice {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Udp, Self::Tcp];
+
+    /// As the configuration has it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Tcp => "tcp",
+        }
+    }
+
+    pub(super) fn is_usual(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_tells_its_mtu() {
+        assert!(interface_mtu(Ipv4Addr::LOCALHOST.into()).is_some_and(|mtu| mtu >= 1_500));
+    }
+}
