@@ -58,7 +58,7 @@ impl Stranger {
             self.send(&ping);
             let mut answer = [0; 2_048];
             while let Ok((len, _)) = self.socket.recv_from(&mut answer) {
-                let opened = self.session.open(node::event_loop::now(), Bytes::copy_from_slice(&answer[..len]));
+                let opened = self.session.open(node::clock::now(), Bytes::copy_from_slice(&answer[..len]));
                 let message = match opened {
                     Ok(Opened::Good(message)) => message,
                     Ok(Opened::Between(replies) | Opened::Unproven(replies)) => {

@@ -9,11 +9,9 @@
 //! - **A dead peer** is one of which nothing comes. The carrier reports nothing of it to the machine, and drops and counts what
 //!   it cannot deliver. Why a peer is silent, as far as it knows, it notes for people ([`crate::reachability`]).
 
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use bytes::Bytes;
-use protocol::id::NodeId;
 use protocol::machine::Transmit;
 use protocol::time::Instant;
 use rustix::buffer::spare_capacity;
@@ -21,16 +19,15 @@ use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
 use crate::NodeError;
-use crate::config::{CarrierChoice, ClusterConfig};
+use crate::config::ClusterConfig;
 use crate::metrics::CarrierMetrics;
 use crate::reachability::Reachability;
-use crate::tcp::Tcp;
-use crate::udp::Udp;
 
 /// Tokens from here on are the loop's own.
 pub(crate) const RESERVED: u64 = 1 << 32;
 
-/// What carries a node's messages and payload: UDP with multicast is [`Udp`], and there is [`Tcp`].
+/// What carries a node's messages and payload: UDP with multicast is [`Udp`](crate::udp::Udp), and there is
+/// [`Tcp`](crate::tcp::Tcp).
 pub trait Carrier {
     /// The loop is about to sleep: `poller` hears of every socket that it does not know, and of those that wait for
     /// something else than before. Costs nothing when nothing has changed.
@@ -65,18 +62,6 @@ pub trait Carrier {
 
     /// What it knows of each target.
     fn reachability(&self) -> &Reachability;
-}
-
-/// The sockets of a node at `address`, of the carrier that the cluster has.
-pub(crate) fn open(
-    config: &ClusterConfig,
-    address: SocketAddr,
-    id: NodeId,
-) -> Result<Box<dyn Carrier + Send>, NodeError> {
-    Ok(match config.network.carrier {
-        CarrierChoice::Udp => Box::new(Udp::open(config, address, id)?),
-        CarrierChoice::Tcp => Box::new(Tcp::open(config, address, id)?),
-    })
 }
 
 /// For what a socket is ready.

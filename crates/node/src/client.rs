@@ -21,13 +21,13 @@ use protocol::time::Instant;
 use protocol::transport::Transport;
 use protocol::wire::{HealthReport, Usage};
 
-use crate::carrier;
 use crate::carrier::Carrier;
 use crate::config::{CarrierChoice, ClusterConfig, MulticastChoice};
 use crate::event_loop::{self, Host, Mail, Mailbox};
 use crate::metrics::InitiatorMetrics;
 use crate::reachability::{Reachability, Silence};
 use crate::reload::MapInUse;
+use crate::sockets;
 use crate::udp::{Udp, has_addresses, initiator_interface};
 use crate::{NodeError, io, random};
 
@@ -240,7 +240,7 @@ impl Client {
         let works = protocol.multicast && (!probes || probe(config, interface));
         let multicast = Arc::new(AtomicBool::new(works));
         let id = NodeId(NodeId::FIRST_INITIATOR | random()? as u32 >> 1);
-        let mut carrier = carrier::open(config, SocketAddr::new(interface, 0), id)?;
+        let mut carrier = sockets::open(config, SocketAddr::new(interface, 0), id)?;
         let metrics = Arc::new(InitiatorMetrics::new(carrier.metrics()));
         metrics.set_epoch(map.epoch.0);
         let reachability = carrier.reachability().clone();

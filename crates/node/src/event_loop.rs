@@ -10,11 +10,11 @@ use protocol::machine::{Completion, Effect, Input, Machine, Output};
 use protocol::time::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{
-    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime, timerfd_create,
-    timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
 use crate::carrier::{Carrier, Poller, RESERVED, Readiness};
+use crate::clock::now;
 use crate::config::ClusterConfig;
 
 const TIMER: u64 = RESERVED;
@@ -93,13 +93,6 @@ pub trait Host<M: Machine> {
 /// on time. Where that is refused, all are equal.
 pub(crate) fn yield_to_event_loops() {
     let _ = rustix::process::nice(5);
-}
-
-/// Monotonic time of this host.
-#[must_use]
-pub fn now() -> Instant {
-    let time = clock_gettime(ClockId::Monotonic);
-    Instant::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 /// Runs until it is asked to stop.

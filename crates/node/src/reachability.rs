@@ -129,7 +129,7 @@ impl Reachability {
     /// What is known of why `id` is silent.
     #[must_use]
     pub fn silence(&self, id: NodeId) -> Silence {
-        self.silence_at(id, crate::event_loop::now())
+        self.silence_at(id, crate::clock::now())
     }
 
     fn silence_at(&self, id: NodeId, now: Instant) -> Silence {

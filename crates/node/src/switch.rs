@@ -9,11 +9,11 @@ use protocol::id::{NodeId, OpId};
 use protocol::machine::{Completion, Effect};
 use protocol::time::Instant;
 
-use crate::carrier;
 use crate::config::ClusterConfig;
 use crate::event_loop::{self, Host, Mail, Mailbox};
 use crate::metrics::SwitchMetrics;
 use crate::reload::MapInUse;
+use crate::sockets;
 use crate::{NodeError, io};
 
 /// How many times as fast as other nodes' its port is, when nothing is said.
@@ -79,7 +79,7 @@ impl SwitchNode {
     pub fn start(config: &ClusterConfig, id: u32) -> Result<Self, NodeError> {
         let switch = config.switches.iter().find(|switch| switch.id == id).ok_or(NodeError::NoSuchSwitch(id))?;
         let map = config.map_to_hand_on()?;
-        let mut carrier = carrier::open(config, switch.address, NodeId(id))?;
+        let mut carrier = sockets::open(config, switch.address, NodeId(id))?;
         let setup = Setup { id: NodeId(id), map: map.clone(), memory: config.memory(switch)?, bug: None };
         let usual = config.protocol(switch.address.ip());
         let usually = usual.link_rate.saturating_mul(FASTER);

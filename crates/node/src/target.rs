@@ -19,12 +19,12 @@ use store::backend::FileBackend;
 use store::{GROUP, Gap, Options, Read, ReadError, Recovery, Report, Store, Trouble, Work, Write, WriteError};
 
 use crate::atomic_file;
-use crate::carrier;
 use crate::config::{ClusterConfig, TargetConfig};
 use crate::event_loop::{self, Host, Mail, Mailbox};
 use crate::metrics::TargetMetrics;
 use crate::permissions::PermissionFixes;
 use crate::reload::MapInUse;
+use crate::sockets;
 use crate::{NodeError, io, random};
 
 /// Segments are this long, or a sixteenth of the capacity.
@@ -113,7 +113,7 @@ impl TargetNode {
         let map = config.map_to_hand_on()?;
         let (store, recovery) = open_store(config, target)?;
         let chunks = recovery.chunks;
-        let mut carrier = carrier::open(config, target.address, NodeId(id))?;
+        let mut carrier = sockets::open(config, target.address, NodeId(id))?;
         let free = store.space().free;
         let setup = Setup { id: NodeId(id), map: map.clone(), free, chunks, seed: random()?, bug: None };
         let machine = Target::new(setup, config.protocol(target.address.ip()));

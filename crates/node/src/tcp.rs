@@ -20,8 +20,8 @@ use protocol::wire::datagrams;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::carrier::{Carrier, Poller, Readiness};
+use crate::clock::now;
 use crate::config::ClusterConfig;
-use crate::event_loop::now;
 use crate::gate::{Gate, Passed, sender};
 use crate::metrics::CarrierMetrics;
 use crate::reachability::{Obstacle, Reachability};

@@ -19,8 +19,8 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::NodeError;
 use crate::carrier::{Carrier, Poller, Readiness};
+use crate::clock::now;
 use crate::config::ClusterConfig;
-use crate::event_loop::now;
 use crate::gate::{Gate, Passed, sender};
 use crate::metrics::CarrierMetrics;
 use crate::reachability::{Reachability, obstacle};

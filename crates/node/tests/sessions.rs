@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use node::clock::now;
 use node::config::{MulticastChoice, Network, Protocol, TargetConfig};
-use node::event_loop::now;
 use node::free_port;
 use node::target::{TargetNode, make_store};
 use node::{Client, ClientOptions, ClusterConfig};
