@@ -163,7 +163,7 @@ impl Tcp {
             let now = now();
             let wait = self.failed.get(&peer).map_or(BACKOFF.0, |(_, wait)| wait.times(2).min(BACKOFF.1));
             self.failed.insert(peer, (now + wait, wait));
-            self.gate.reachability.met(connection.to, connection.obstacle().unwrap_or(Obstacle::Closed), now);
+            self.gate.reachability.met(connection.to, connection.obstacle().unwrap_or(Obstacle::Unreachable), now);
         }
     }
 
