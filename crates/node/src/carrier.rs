@@ -12,7 +12,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use bytes::Bytes;
-use protocol::machine::Transmit;
+use protocol::machine::{Body, Transmit};
 use protocol::time::Instant;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
@@ -62,6 +62,14 @@ pub trait Carrier {
 
     /// What it knows of each target.
     fn reachability(&self) -> &Reachability;
+}
+
+/// How many datagrams something is sent as.
+pub(crate) fn count(body: &Body) -> u64 {
+    match body {
+        Body::Control(_) => 1,
+        Body::Data(run) => run.payload.len().div_ceil(run.per_datagram.max(1)) as u64,
+    }
 }
 
 /// For what a socket is ready.

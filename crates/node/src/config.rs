@@ -415,7 +415,6 @@ impl ClusterConfig {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     #[test]

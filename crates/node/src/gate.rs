@@ -11,7 +11,7 @@ use protocol::wire::{DropReason, Opened, Session, is_answerable, is_data};
 use crate::NodeError;
 use crate::config::ClusterConfig;
 use crate::metrics::CarrierMetrics;
-use crate::reachability::{DropWarnings, Reachability};
+use crate::reachability::{DropWarnings, Obstacle, Reachability};
 
 /// The least time between refusals: what is sent to a node must not make it send as much.
 const REFUSALS: Span = Span::from_millis(100);
@@ -79,7 +79,7 @@ impl Gate {
     /// side where that may have no idea.
     fn refuse(&mut self, now: Instant, reason: DropReason, answerable: bool, from: SocketAddr) -> Option<Bytes> {
         self.metrics.dropped(reason.name(), 1);
-        let target = self.reachability.met(from, crate::reachability::Obstacle::Dropped(reason), now);
+        let target = self.reachability.met(from, Obstacle::Dropped(reason), now);
         self.warnings.dropped(reason, from, target, now);
         let strange = matches!(reason, DropReason::Version | DropReason::OtherCluster | DropReason::Forged);
         if !strange || !answerable || now.since(self.refused_at) < REFUSALS {

@@ -1,4 +1,4 @@
-//! What waits for the socket.
+//! What waits for a socket.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -18,27 +18,41 @@ pub(crate) struct Outgoing {
     pub(crate) to: SocketAddr,
 }
 
-impl Outgoing {
-    pub(crate) fn len(&self) -> usize {
-        self.head.len() + self.payload.len()
+/// What can wait.
+pub(crate) trait Waiting {
+    /// Whether it is payload.
+    fn is_data(&self) -> bool;
+    /// Its bytes.
+    fn len(&self) -> usize;
+}
+
+impl Waiting for Outgoing {
+    fn is_data(&self) -> bool {
+        is_data(&self.head)
     }
 
+    fn len(&self) -> usize {
+        self.head.len() + self.payload.len()
+    }
+}
+
+impl Outgoing {
     pub(crate) fn datagrams(&self) -> u64 {
         self.segment.map_or(1, |segment| self.len().div_ceil(segment)) as u64
     }
 }
 
-/// What waits for the socket: control messages first, because they are small, and windows depend on them.
+/// What waits for a socket: control messages first, because they are small, and windows depend on them.
 #[derive(Debug)]
-pub(crate) struct SendQueue {
-    control: VecDeque<Outgoing>,
-    data: VecDeque<Outgoing>,
+pub(crate) struct SendQueue<W> {
+    control: VecDeque<W>,
+    data: VecDeque<W>,
     /// Bytes of data that wait, and the most that may.
     waiting: u64,
     most: u64,
 }
 
-impl SendQueue {
+impl<W: Waiting> SendQueue<W> {
     pub(crate) fn new(most: u64) -> Self {
         Self { control: VecDeque::new(), data: VecDeque::new(), waiting: 0, most }
     }
@@ -47,15 +61,25 @@ impl SendQueue {
         self.control.is_empty() && self.data.is_empty()
     }
 
+    /// How many wait.
+    pub(crate) fn count(&self) -> usize {
+        self.control.len() + self.data.len()
+    }
+
+    /// Whether there is room for so many more bytes of data.
+    pub(crate) const fn fits(&self, bytes: u64) -> bool {
+        self.waiting + bytes <= self.most
+    }
+
     /// Whether there is room for it. What there is none for is lost, as on the wire: whoever misses it asks for it.
-    pub(crate) fn push(&mut self, outgoing: Outgoing) -> bool {
-        if !is_data(&outgoing.head) {
+    pub(crate) fn push(&mut self, outgoing: W) -> bool {
+        if !outgoing.is_data() {
             let fits = self.control.len() < URGENT;
             fits.then(|| self.control.push_back(outgoing));
             return fits;
         }
         let bytes = outgoing.len() as u64;
-        let fits = self.waiting + bytes <= self.most;
+        let fits = self.fits(bytes);
         if fits {
             self.waiting += bytes;
             self.data.push_back(outgoing);
@@ -63,7 +87,7 @@ impl SendQueue {
         fits
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Outgoing> {
+    pub(crate) fn pop(&mut self) -> Option<W> {
         self.control.pop_front().or_else(|| {
             let outgoing = self.data.pop_front()?;
             self.waiting -= outgoing.len() as u64;
@@ -72,8 +96,8 @@ impl SendQueue {
     }
 
     /// Puts back what was popped last.
-    pub(crate) fn put_back(&mut self, outgoing: Outgoing) {
-        if is_data(&outgoing.head) {
+    pub(crate) fn put_back(&mut self, outgoing: W) {
+        if outgoing.is_data() {
             self.waiting += outgoing.len() as u64;
             self.data.push_front(outgoing);
         } else {

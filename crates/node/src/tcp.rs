@@ -19,12 +19,13 @@ use protocol::time::{Instant, Span};
 use protocol::wire::datagrams;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::carrier::{Carrier, Poller, Readiness};
+use crate::carrier::{Carrier, Poller, Readiness, count};
 use crate::clock::now;
 use crate::config::ClusterConfig;
 use crate::gate::{Gate, Passed, sender};
 use crate::metrics::CarrierMetrics;
 use crate::reachability::{Obstacle, Reachability};
+use crate::send_queue::Waiting;
 use crate::{NodeError, io};
 
 use connection::{Connection, Frame, Progress};
@@ -102,7 +103,7 @@ impl Tcp {
             match listener.accept() {
                 Ok((socket, from)) => {
                     let Some(from) = from.as_socket() else { continue };
-                    if let Ok(connection) = Connection::accepted(socket, from) {
+                    if let Ok(connection) = Connection::accepted(socket, from, self.backlog) {
                         let token = self.add(connection);
                         self.strangers.push_back(token);
                         self.part_from_strangers();
@@ -176,7 +177,7 @@ impl Tcp {
         if self.failed.get(&to).is_some_and(|(next, _)| now() < *next) {
             return None;
         }
-        match Connection::to(address, to) {
+        match Connection::to(address, to, self.backlog) {
             Ok(connection) => {
                 let token = self.add(connection);
                 self.routes.insert(to, token);
@@ -193,7 +194,7 @@ impl Tcp {
         let Some(connection) = self.connections.get_mut(&token) else {
             return self.gate.metrics.dropped("no_connection", 1);
         };
-        if !connection.push(frame, self.backlog) {
+        if !connection.push(frame) {
             self.gate.metrics.dropped("backlog", 1);
         }
     }
@@ -325,7 +326,9 @@ impl Carrier for Tcp {
             // The map says that there is no multicast.
             Destination::Members(_) => None,
         };
-        let Some(token) = token else { return self.gate.metrics.dropped("no_connection", 1) };
+        let Some(token) = token else {
+            return self.gate.metrics.dropped("no_connection", count(&transmit.body));
+        };
         match &transmit.body {
             Body::Control(message) => {
                 let sealed = self.gate.seal(message);
@@ -334,7 +337,7 @@ impl Carrier for Tcp {
             Body::Data(run) => {
                 for (header, payload) in datagrams(run) {
                     // A run may be longer than what may wait: the kernel takes its beginning.
-                    if self.connections.get(&token).is_some_and(|connection| connection.is_full(self.backlog)) {
+                    if self.connections.get(&token).is_some_and(Connection::is_full) {
                         self.flush(token);
                     }
                     self.push(token, Frame::new(Bytes::copy_from_slice(&header), payload));

@@ -18,13 +18,13 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::NodeError;
-use crate::carrier::{Carrier, Poller, Readiness};
+use crate::carrier::{Carrier, Poller, Readiness, count};
 use crate::clock::now;
 use crate::config::ClusterConfig;
 use crate::gate::{Gate, Passed, sender};
 use crate::metrics::CarrierMetrics;
 use crate::reachability::{Reachability, obstacle};
-use crate::send_queue::{Outgoing, SendQueue};
+use crate::send_queue::{Outgoing, SendQueue, Waiting};
 
 use socket::{EXPEDITED, OpenSocket, SOCKET_BUFFER, group_sockets, unicast_socket};
 pub use socket::{group_address, has_addresses, initiator_interface};
@@ -64,7 +64,7 @@ pub struct Udp {
     addresses: BTreeMap<NodeId, SocketAddr>,
     learned: VecDeque<NodeId>,
     gate: Gate,
-    queue: SendQueue,
+    queue: SendQueue<Outgoing>,
     buffers: Vec<u8>,
     arrived: VecDeque<(Bytes, SocketAddr, Instant)>,
     /// When the last batch was read.
@@ -275,14 +275,6 @@ impl Udp {
                 return self.queue.put_back(outgoing);
             }
         }
-    }
-}
-
-/// How many datagrams something is sent as.
-fn count(body: &Body) -> u64 {
-    match body {
-        Body::Control(_) => 1,
-        Body::Data(run) => run.payload.len().div_ceil(run.per_datagram.max(1)) as u64,
     }
 }
 

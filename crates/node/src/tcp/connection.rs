@@ -13,6 +13,7 @@ use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 use crate::carrier::Poller;
 use crate::reachability::Obstacle;
+use crate::send_queue::{SendQueue, Waiting};
 
 /// Bytes of a frame's length before it.
 const LENGTH: usize = 4;
@@ -20,8 +21,6 @@ const LENGTH: usize = 4;
 const LONGEST: usize = 65_507;
 /// Slices that one call hands to the kernel.
 const SLICES: usize = 64;
-/// Messages that may wait.
-const MESSAGES: usize = 4_096;
 /// A peer that does not take what was sent, or does not answer at all, is gone after this.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -39,15 +38,6 @@ impl Frame {
         Self { length: length.to_le_bytes(), head, payload }
     }
 
-    pub(super) fn is_data(&self) -> bool {
-        is_data(&self.head)
-    }
-
-    /// Bytes on the wire.
-    pub(super) fn len(&self) -> usize {
-        LENGTH + self.head.len() + self.payload.len()
-    }
-
     /// What of it comes after the first `sent` bytes.
     fn rest(&self, sent: usize) -> impl Iterator<Item = &[u8]> {
         let mut skip = sent;
@@ -56,6 +46,16 @@ impl Frame {
             skip -= from;
             (from < part.len()).then(|| &part[from..])
         })
+    }
+}
+
+impl Waiting for Frame {
+    fn is_data(&self) -> bool {
+        is_data(&self.head)
+    }
+
+    fn len(&self) -> usize {
+        LENGTH + self.head.len() + self.payload.len()
     }
 }
 
@@ -83,24 +83,21 @@ pub(super) struct Connection {
     watched: Option<bool>,
     error: Option<ErrorKind>,
     read: BytesMut,
-    /// Messages go first, since they are small and windows depend on them; but a frame that has begun is ended.
-    messages: VecDeque<Frame>,
-    data: VecDeque<Frame>,
+    queue: SendQueue<Frame>,
+    /// One of which a part was sent, and how much: it is ended before any other.
     begun: Option<(Frame, usize)>,
-    /// Bytes of payload that wait.
-    backlog: u64,
 }
 
 impl Connection {
     /// One that somebody made to this node.
-    pub(super) fn accepted(socket: Socket, from: SocketAddr) -> std::io::Result<Self> {
-        Self::new(socket, from, None, false)
+    pub(super) fn accepted(socket: Socket, from: SocketAddr, backlog: u64) -> std::io::Result<Self> {
+        Self::new(socket, (from, None), false, backlog)
     }
 
     /// Begins to connect.
-    pub(super) fn to(address: SocketAddr, peer: NodeId) -> std::io::Result<Self> {
+    pub(super) fn to(address: SocketAddr, peer: NodeId, backlog: u64) -> std::io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        let connection = Self::new(socket, address, Some(peer), true)?;
+        let connection = Self::new(socket, (address, Some(peer)), true, backlog)?;
         match connection.socket.connect(&address.into()) {
             Ok(()) => Ok(connection),
             // In progress; the kernel calls it by another name.
@@ -109,13 +106,17 @@ impl Connection {
         }
     }
 
-    fn new(socket: Socket, to: SocketAddr, peer: Option<NodeId>, is_connecting: bool) -> std::io::Result<Self> {
+    fn new(
+        socket: Socket,
+        (to, peer): (SocketAddr, Option<NodeId>),
+        is_connecting: bool,
+        backlog: u64,
+    ) -> std::io::Result<Self> {
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
         socket.set_tcp_user_timeout(Some(PATIENCE))?;
         let keepalive = TcpKeepalive::new().with_time(PATIENCE).with_interval(PATIENCE / 5);
         socket.set_tcp_keepalive(&keepalive)?;
-        let (messages, data, read) = Default::default();
         Ok(Self {
             socket,
             to,
@@ -123,17 +124,15 @@ impl Connection {
             is_connecting,
             watched: None,
             error: None,
-            read,
-            messages,
-            data,
+            read: BytesMut::new(),
+            queue: SendQueue::new(backlog),
             begun: None,
-            backlog: 0,
         })
     }
 
     /// Frames that wait.
     pub(super) fn waiting(&self) -> usize {
-        self.messages.len() + self.data.len() + usize::from(self.begun.is_some())
+        self.queue.count() + usize::from(self.begun.is_some())
     }
 
     /// Whether it goes on only when the socket takes more.
@@ -175,32 +174,13 @@ impl Connection {
     }
 
     /// Whether there may be no room for more payload.
-    pub(super) const fn is_full(&self, most: u64) -> bool {
-        self.backlog + LONGEST as u64 > most
+    pub(super) const fn is_full(&self) -> bool {
+        !self.queue.fits(LONGEST as u64)
     }
 
     /// Has it wait for its turn, unless too much does.
-    pub(super) fn push(&mut self, frame: Frame, most: u64) -> bool {
-        if !frame.is_data() {
-            let fits = self.messages.len() < MESSAGES;
-            fits.then(|| self.messages.push_back(frame));
-            return fits;
-        }
-        let bytes = frame.len() as u64;
-        let fits = self.backlog + bytes <= most;
-        if fits {
-            self.backlog += bytes;
-            self.data.push_back(frame);
-        }
-        fits
-    }
-
-    fn pop(&mut self) -> Option<Frame> {
-        self.messages.pop_front().or_else(|| {
-            let frame = self.data.pop_front()?;
-            self.backlog -= frame.len() as u64;
-            Some(frame)
-        })
+    pub(super) fn push(&mut self, frame: Frame) -> bool {
+        self.queue.push(frame)
     }
 
     /// Hands the kernel what waits, as far as it takes it, and says what it took.
@@ -211,7 +191,7 @@ impl Connection {
         let mut taken: VecDeque<(Frame, usize)> = self.begun.take().into_iter().collect();
         loop {
             while taken.len() < SLICES / 3
-                && let Some(frame) = self.pop()
+                && let Some(frame) = self.queue.pop()
             {
                 taken.push_back((frame, 0));
             }
@@ -247,14 +227,7 @@ impl Connection {
         if taken.front().is_some_and(|(_, done)| *done > 0) {
             self.begun = taken.pop_front();
         }
-        for (frame, _) in taken.into_iter().rev() {
-            if frame.is_data() {
-                self.backlog += frame.len() as u64;
-                self.data.push_front(frame);
-            } else {
-                self.messages.push_front(frame);
-            }
-        }
+        taken.into_iter().rev().for_each(|(frame, _)| self.queue.put_back(frame));
     }
 
     /// Takes what has come, as much as fits into the buffer, and hands over each frame that is whole.

@@ -138,10 +138,10 @@ fn what_does_not_fit_is_dropped_and_counted_and_messages_go_first() {
     let dir = tempfile::tempdir().unwrap();
     let config = config(dir.path());
     let (mut target, mut initiator) = pair(&config);
+    initiator.backlog = 1 << 20;
     until_heard(&mut initiator, &mut target, &message(&config, INITIATOR, TARGET, 1));
     let payload = Bytes::from(vec![7; 64 << 20]);
     let run = run_of(&config, &payload);
-    initiator.backlog = 1 << 20;
     initiator.send(&Transmit { to: Destination::Node(TARGET), body: Body::Data(run.clone()) });
     let lost = dropped(&initiator, "backlog");
     assert!(lost > 0 && lost < datagrams(&run).count() as u64, "{lost}");
