@@ -21,7 +21,7 @@ const LONG_AGO: &str = "2000-01-01T00:00:00Z";
 
 /// What there is of a storage class.
 #[derive(Debug, Default, Serialize)]
-struct Kept {
+struct InClass {
     objects: u64,
     bytes: u64,
 }
@@ -30,7 +30,7 @@ struct Kept {
 struct Report {
     bucket: String,
     /// The newest versions of objects, by their storage classes.
-    classes: BTreeMap<String, Kept>,
+    classes: BTreeMap<String, InClass>,
 }
 
 /// Runs `reservoir rewrite`.
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &RewriteArgs) -> anyhow::Result<()> {
             format!("<Tagging><TagSet>{tags}<Tag><Key>{TAG}</Key><Value>{class}</Value></Tag></TagSet></Tagging>");
         s3.document(Method::Put, (&at.bucket, ""), &[("tagging", "")], &[], body.as_bytes())?;
     }
-    let mut classes: BTreeMap<String, Kept> = BTreeMap::new();
+    let mut classes: BTreeMap<String, InClass> = BTreeMap::new();
     for object in s3.objects(at) {
         let object = object?;
         let kept = classes.entry(object.storage_class).or_default();
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &RewriteArgs) -> anyhow::Result<()> {
             output::program()
         ))?;
     }
-    let row = |(class, kept): (String, Kept)| vec![class, kept.objects.to_string(), units::size(kept.bytes)];
+    let row = |(class, kept): (String, InClass)| vec![class, kept.objects.to_string(), units::size(kept.bytes)];
     output::table(&["class", "objects", "size"], classes.into_iter().map(row).collect())
 }
 

@@ -147,13 +147,8 @@ impl Host<Initiator> for ClientHost {
         self.metrics.event(&event);
         let handle = match &event {
             Event::Put { handle, .. } | Event::Get { handle, .. } | Event::Query { handle, .. } => *handle,
-            Event::NewMap { epoch, document } => {
-                self.map.offer(*epoch, document.clone());
-                self.mailbox.send(Mail::Reload);
-                return;
-            }
-            Event::NeedMap { epoch } => {
-                if self.map.is_time(now, *epoch) {
+            Event::NewerMap(newer) => {
+                if self.map.hear_of(now, newer.clone()) {
                     self.mailbox.send(Mail::Reload);
                 }
                 return;

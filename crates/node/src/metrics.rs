@@ -381,7 +381,7 @@ impl TargetMetrics {
                 self.discarded[0].inc_by(u64::from(*chunks));
                 self.discarded[1].inc_by(*bytes);
             }
-            target::Event::NewMap { .. } | target::Event::NeedMap { .. } => {}
+            target::Event::NewerMap(_) => {}
         }
     }
 
@@ -523,10 +523,7 @@ impl InitiatorMetrics {
             initiator::Event::Ignored(why) => self.net.dropped(why.name(), 1),
             initiator::Event::Hedged | initiator::Event::Multicast { .. } => {}
             initiator::Event::CorruptCopy { .. } => increment(&self.corrupt),
-            initiator::Event::Pieces { .. }
-            | initiator::Event::Query { .. }
-            | initiator::Event::NewMap { .. }
-            | initiator::Event::NeedMap { .. } => {}
+            initiator::Event::Pieces { .. } | initiator::Event::Query { .. } | initiator::Event::NewerMap(_) => {}
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use protocol::id::Epoch;
+use protocol::machine::NewerMap;
 use protocol::map::{ClusterMap, MapDocument};
 use protocol::planner;
 use protocol::time::{Instant, Span};
@@ -59,20 +59,19 @@ impl MapInUse {
         Some(self.newest_epoch.load(Ordering::Relaxed)).filter(|newest| *newest > self.used().0.epoch)
     }
 
-    /// Others use a newer map, of this epoch: whether it is time to read the file.
-    pub(crate) fn is_time(&mut self, now: Instant, epoch: Epoch) -> bool {
+    /// Others use a newer map, which one of them may have handed on: whether it is time to [look](Self::reload) at that, or at the file.
+    pub(crate) fn hear_of(&mut self, now: Instant, newer: NewerMap) -> bool {
+        let (NewerMap::Here { epoch, .. } | NewerMap::Needed { epoch }) = newer;
         self.newest_epoch.fetch_max(epoch.0, Ordering::Relaxed);
+        if let NewerMap::Here { document, .. } = newer {
+            *self.offered.lock().unwrap_or_else(PoisonError::into_inner) = Some(document);
+            return true;
+        }
         let is_time = now >= self.next_check;
         if is_time {
             self.next_check = now + PAUSE;
         }
         is_time
-    }
-
-    /// Another node handed its map on, which is newer: it is looked at next.
-    pub(crate) fn offer(&self, epoch: Epoch, document: MapDocument) {
-        self.newest_epoch.fetch_max(epoch.0, Ordering::Relaxed);
-        *self.offered.lock().unwrap_or_else(PoisonError::into_inner) = Some(document);
     }
 
     /// Looks at what another node handed on, or else reads the file; what is newer there is in use from now on. `node` is for the

@@ -53,12 +53,8 @@ impl Host<Aggregator> for SwitchHost {
     fn event(&mut self, now: Instant, event: Event) {
         self.metrics.event(&event);
         match event {
-            Event::NewMap { epoch, document } => {
-                self.map.offer(epoch, document);
-                self.mailbox.send(Mail::Reload);
-            }
-            Event::NeedMap { epoch } => {
-                if self.map.is_time(now, epoch) {
+            Event::NewerMap(newer) => {
+                if self.map.hear_of(now, newer) {
                     self.mailbox.send(Mail::Reload);
                 }
             }

@@ -85,12 +85,8 @@ impl Host<Target> for TargetHost {
                  disk, or restart the target if the disk is well again",
                 self.id.0
             ),
-            Event::NewMap { epoch, document } => {
-                self.map.offer(epoch, document);
-                self.mailbox.send(Mail::Reload);
-            }
-            Event::NeedMap { epoch } => {
-                if self.map.is_time(now, epoch) {
+            Event::NewerMap(newer) => {
+                if self.map.hear_of(now, newer) {
                     self.mailbox.send(Mail::Reload);
                 }
             }

@@ -15,10 +15,10 @@ use bytes::Bytes;
 
 use crate::calendar::{Calendar, Window};
 use crate::config::Config;
-use crate::id::{Epoch, NodeId, TxnId};
+use crate::id::{NodeId, TxnId};
 use crate::limits;
-use crate::machine::{Body, Deadline, Destination, IgnoredReason, Input, Machine, Output, Transmit};
-use crate::map::{ClusterMap, MapDocument};
+use crate::machine::{Body, Deadline, Destination, IgnoredReason, Input, Machine, NewerMap, Output, Transmit};
+use crate::map::ClusterMap;
 use crate::map_fetch::{MapFetch, Step, parts};
 use crate::time::{Instant, Span};
 use crate::wire::{
@@ -71,18 +71,8 @@ pub enum Event {
     Expired,
     /// Something could not be used.
     Ignored(IgnoredReason),
-    /// Others use a newer map; this is its document.
-    NewMap {
-        /// Its epoch.
-        epoch: Epoch,
-        /// It.
-        document: MapDocument,
-    },
-    /// Others use a newer map, and nobody gives it.
-    NeedMap {
-        /// Its epoch.
-        epoch: Epoch,
-    },
+    /// Others use a newer cluster map: if it can be used, hand it in with [`Request::Map`].
+    NewerMap(NewerMap),
 }
 
 /// Defects that can be planted to prove that the simulator's checkers bite.
@@ -200,8 +190,7 @@ impl Aggregator {
         match step {
             Step::Nothing => {}
             Step::Send(node, request) => self.send(node, &request),
-            Step::Whole(epoch, document) => self.event(Event::NewMap { epoch, document }),
-            Step::InVain(epoch) => self.event(Event::NeedMap { epoch }),
+            Step::Over(newer) => self.event(Event::NewerMap(newer)),
             Step::Unsolicited => self.ignore(IgnoredReason::Late),
         }
     }

@@ -23,6 +23,8 @@ use crate::redundancy::{Pieces, Wanted};
 use crate::time::Instant;
 use crate::wire::Usage;
 
+/// What machines report of a newer cluster map.
+pub use crate::map_fetch::NewerMap;
 /// The payload of [`Body::Data`].
 pub use crate::wire::DataRun;
 
@@ -42,6 +44,11 @@ pub trait Machine {
     /// Reads what most inputs need, and says nothing. A driver of many thousands of machines, none of which is in a cache, has
     /// several read beside each other before it hands them what comes next.
     fn prefetch(&self) -> u64 {
+        0
+    }
+
+    /// Reads what lies behind the memory that [`Self::prefetch`] reads, which should be there by now.
+    fn prefetch_behind(&self) -> u64 {
         0
     }
 

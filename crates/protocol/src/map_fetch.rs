@@ -17,6 +17,23 @@ const ATTEMPTS: u8 = 5;
 /// After a document came, or nobody gave one, none is asked for so long: this node may not be able to use it.
 const PAUSE: Span = Span::from_secs(1);
 
+/// That others use a newer map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NewerMap {
+    /// One of them gave its document.
+    Here {
+        /// Its epoch, or an older one that was asked for first.
+        epoch: Epoch,
+        /// What came.
+        document: MapDocument,
+    },
+    /// Nobody gives it away: look for it elsewhere.
+    Needed {
+        /// The epoch that was seen.
+        epoch: Epoch,
+    },
+}
+
 /// What became of what was heard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -24,10 +41,8 @@ pub(crate) enum Step {
     Nothing,
     /// Say this to this node.
     Send(NodeId, Message),
-    /// The whole document is here.
-    Whole(Epoch, MapDocument),
-    /// Who was asked does not give it.
-    InVain(Epoch),
+    /// The whole document is here, or who was asked does not give it.
+    Over(NewerMap),
     /// A part of nothing that was asked for.
     Unsolicited,
 }
@@ -111,7 +126,10 @@ impl MapFetch {
             let epoch = open.epoch;
             self.stop(now);
             let document = MapDocument::new(whole.into()).filter(|document| *document.digest() == part.digest);
-            return document.map_or(Step::InVain(epoch), |document| Step::Whole(epoch, document));
+            return match document {
+                Some(document) => Step::Over(NewerMap::Here { epoch, document }),
+                None => Step::Over(NewerMap::Needed { epoch }),
+            };
         }
         if missing >= open.until { open.ask(now, late) } else { Step::Nothing }
     }
@@ -125,7 +143,7 @@ impl MapFetch {
         }
         let epoch = open.epoch;
         self.stop(now);
-        Step::InVain(epoch)
+        Step::Over(NewerMap::Needed { epoch })
     }
 
     /// A map of this epoch is in use now.

@@ -9,7 +9,7 @@ use protocol::id::NodeId;
 use protocol::rng::Rng;
 use protocol::time::Span;
 
-use crate::layout::Layout;
+use crate::topology::Topology;
 
 /// When something begins, and when it is over.
 pub type Period = (Span, Span);
@@ -77,7 +77,7 @@ impl Governed {
 
 impl Governing {
     /// For two thirds of the seeds.
-    pub(crate) fn draw(seed: u64, layout: &Layout) -> Option<Self> {
+    pub(crate) fn draw(seed: u64, topology: &Topology) -> Option<Self> {
         let mut rng = Rng::new(seed).fork(70);
         if !rng.chance(2, 3) {
             return None;
@@ -120,7 +120,7 @@ impl Governing {
             last: (Vec::new(), Span::ZERO),
         };
         if rng.chance(1, 2) {
-            governing.draw_losses(&mut rng, layout);
+            governing.draw_losses(&mut rng, topology);
             let mut rng = Rng::new(seed).fork(73);
             let last = governing.dead.first().filter(|_| rng.chance(1, 3));
             governing.orphan = last.map(|(last, at)| (*last, *at + Span::from_millis(1 + rng.below(100))));
@@ -129,14 +129,14 @@ impl Governing {
     }
 
     /// Longer than anything else makes a target silent.
-    fn draw_losses(&mut self, rng: &mut Rng, layout: &Layout) {
+    fn draw_losses(&mut self, rng: &mut Rng, topology: &Topology) {
         self.out_after = Span::from_millis(600 + rng.below(100));
-        let targets = &layout.maps[0].targets;
+        let targets = &topology.maps[0].targets;
         let mut domains: BTreeMap<u16, Vec<NodeId>> = BTreeMap::new();
         targets.iter().for_each(|target| domains.entry(target.domain).or_default().push(target.id));
         let domains: Vec<Vec<NodeId>> = domains.into_values().collect();
         let losable: Vec<&Vec<NodeId>> =
-            domains.iter().filter(|domain| domain.iter().all(|id| layout.losable.contains(id))).collect();
+            domains.iter().filter(|domain| domain.iter().all(|id| topology.losable.contains(id))).collect();
         if !losable.is_empty() && rng.chance(5, 6) {
             let domain = losable[rng.below(losable.len() as u64) as usize];
             let most = (domain.len() as u64).min((targets.len() as u64).saturating_sub(1) / 3).max(1);

@@ -11,7 +11,6 @@ pub mod disks;
 pub mod excuse;
 pub mod governing;
 mod heap;
-pub mod layout;
 pub mod linear;
 pub mod messenger;
 mod net;
@@ -23,6 +22,7 @@ mod runner;
 pub mod swarm;
 pub mod theory;
 mod threads;
+pub mod topology;
 mod trace;
 mod world;
 

@@ -14,9 +14,9 @@ use crate::aggregators::Aggregators;
 use crate::cleaning::Cleaning;
 use crate::disks::{Disks, Spoil};
 use crate::governing::Governing;
-use crate::layout::Layout;
 use crate::object::Objects;
 use crate::planted::Planted;
+use crate::topology::Topology;
 
 /// By which codes some worlds keep what is put: the first where the others need more failure domains than there are. More often with two
 /// fragments of parity, of which there is more to be wrong.
@@ -67,7 +67,7 @@ pub struct Scenario {
     /// Initiators.
     pub initiators: u32,
     /// Where they are, and what happens to them by whole domains.
-    pub layout: Layout,
+    pub topology: Topology,
     /// Puts in all, and as many gets.
     pub operations: u32,
     /// Largest chunk, bytes.
@@ -175,12 +175,12 @@ fn draw_mute(seed: u64, config: &Config) -> Option<(Span, Span)> {
 }
 
 /// In a third of the seeds empty targets join others that are neither full nor nearly empty.
-fn draw_joins(seed: u64, volume: u64, layout: &mut Layout, disks: &mut Disks) -> bool {
+fn draw_joins(seed: u64, volume: u64, topology: &mut Topology, disks: &mut Disks) -> bool {
     let mut joins = Rng::new(seed).fork(37);
     let join = joins.chance(1, 3);
     if join {
         disks.fill_partly(&mut joins, volume);
-        layout.join(&mut joins, CAPACITY);
+        topology.join(&mut joins, CAPACITY);
     }
     join
 }
@@ -197,7 +197,7 @@ impl Scenario {
         let (partitions, flips, drift) = (some(4) as u32, some(4), some(200));
         let slow = (some(1) == 1).then(|| (rng.below(9) as u32, 5 + rng.below(40)));
         let copies = if rng.chance(1, 6) { 2 } else { 3 };
-        let mut layout = Layout::draw(seed, copies, CAPACITY);
+        let mut topology = Topology::draw(seed, copies, CAPACITY);
         let mut disks = Rng::new(seed).fork(8);
         let troubles = if disks.chance(1, 2) { 1 + disks.below(4) } else { 0 };
         let ways = [Trouble::FailSync, Trouble::FailWrite, Trouble::Full, Trouble::FailOneSync, Trouble::FailRead];
@@ -209,29 +209,29 @@ impl Scenario {
         let config = Config { give_up: objects.map_or(config.give_up, |objects| objects.patience), ..config };
         let chunks = objects.is_none();
         let cleaning = chunks.then(|| Cleaning::draw(seed)).flatten();
-        objects.iter().for_each(|_| layout.keep_for_clients(seed));
+        objects.iter().for_each(|_| topology.keep_for_clients(seed));
         let calm = cleaning.is_some_and(|cleaning| cleaning.calm);
         let (crashes, partitions) = if calm { (0, 0) } else { (crashes, partitions) };
         if calm {
-            layout.calm();
+            topology.calm();
         }
         // The daemon's limit, and two that are reached here.
         let commit = [1, 3, 64][disks.below(3) as usize];
         let largest = [1_000, 4_000, 9_000][rng.below(3) as usize];
         // Small ones are several to a segment.
         let largest = cleaning.filter(|cleaning| cleaning.small).map_or(largest, |_| 1_000);
-        let targets = layout.maps[0].targets.len() as u32;
+        let targets = topology.maps[0].targets.len() as u32;
         let volume = u64::from(OPERATIONS) * u64::from(copies) * (largest / 2 + 100) / u64::from(targets);
         let mut disks = Disks::draw(seed, volume, largest);
         disks.spoils.extend((0..flips).map(|_| Spoil::Rot(Spot::Anywhere)));
         let may_join = chunks && cleaning.is_none() && config.census_interval > Span::ZERO;
-        let joins = may_join && draw_joins(seed, volume, &mut layout, &mut disks);
-        disks.suit(seed, cleaning, objects.is_some().then(|| layout.loses_all_but_one()));
+        let joins = may_join && draw_joins(seed, volume, &mut topology, &mut disks);
+        disks.suit(seed, cleaning, objects.is_some().then(|| topology.loses_all_but_one()));
         let mut scenario = Self {
             seed,
             targets,
             initiators: if chunks { 3 } else { 0 },
-            layout,
+            topology,
             operations: cleaning.map_or(if chunks { OPERATIONS } else { 0 }, |_| OPERATIONS * 2 / 3),
             largest,
             config,
@@ -276,15 +276,15 @@ impl Scenario {
         if joins || self.objects.is_some() || is_cleaned {
             return;
         }
-        let Some(governing) = Governing::draw(self.seed, &self.layout) else { return };
-        self.layout.maps.truncate(1);
+        let Some(governing) = Governing::draw(self.seed, &self.topology) else { return };
+        self.topology.maps.truncate(1);
         // A map is looked at until all have it.
         self.cleaning.iter_mut().for_each(|cleaning| cleaning.outage = None);
         governing.configure(self.seed, &mut self.config);
         if governing.takes_out() {
             self.disks.restless = 0;
-            (self.layout.blackout, self.layout.domain_cuts, self.partitions) = (None, 0, 0);
-            self.layout.may_lack = self.layout.may_lack.filter(|lacking| *lacking == 0);
+            (self.topology.blackout, self.topology.domain_cuts, self.partitions) = (None, 0, 0);
+            self.topology.may_lack = self.topology.may_lack.filter(|lacking| *lacking == 0);
         }
         self.governing = Some(governing);
     }
@@ -293,12 +293,12 @@ impl Scenario {
     fn mix_redundancies(&mut self) {
         let mut rng = Rng::new(self.seed).fork(15);
         let drawn = Redundancy::copies(1 + rng.below(3) as u8).filter(|_| rng.chance(1, 2));
-        let maps = self.layout.cluster_maps(ClusterId(0)).unwrap_or_default();
+        let maps = self.topology.cluster_maps(ClusterId(0)).unwrap_or_default();
         let drawn = drawn.filter(|drawn| maps.iter().all(|map| map.can_keep(*drawn).is_ok()));
         match &mut self.objects {
             // What is harmed may not be all that there is of an object: its clients go on to read it.
             Some(objects) => {
-                objects.redundancy = drawn.filter(|drawn| !self.layout.loses_all_but_one_of_kept(*drawn));
+                objects.redundancy = drawn.filter(|drawn| !self.topology.loses_all_but_one_of_kept(*drawn));
             }
             None => {
                 let takes_out = self.governing.as_ref().is_some_and(Governing::takes_out);
@@ -306,7 +306,7 @@ impl Scenario {
                 let mut rng = Rng::new(self.seed).fork(81);
                 if rng.chance(1, 3) {
                     // Maps that are decided on the way keep as many failure domains as they have copies.
-                    let least = if self.layout.resizes { 2 } else { self.layout.maps[0].copies };
+                    let least = if self.topology.resizes { 2 } else { self.topology.maps[0].copies };
                     let most = self.governing.as_ref().map_or(usize::MAX, |_| least.into());
                     let can =
                         |code: &Redundancy| code.pieces() <= most && maps.iter().all(|map| map.can_keep(*code).is_ok());
@@ -316,7 +316,7 @@ impl Scenario {
                     if self.code.is_some() && transport.reserved && !transport.is_ranked() {
                         self.aggregators = Aggregators::draw(self.seed);
                     }
-                    self.layout.aggregators = self.aggregators.ids().collect();
+                    self.topology.aggregators = self.aggregators.ids().collect();
                 }
             }
         }

@@ -9,15 +9,15 @@ use bytes::Bytes;
 use protocol::census::Holding;
 use protocol::id::{ChunkId, NodeId, TxnId};
 use protocol::initiator::{Busy, Fetched, Found, GetError, PutError, Stored, TargetState};
-use protocol::machine::IgnoredReason;
+use protocol::machine::{IgnoredReason, NewerMap};
 use protocol::target;
 use protocol::wire::{Ack, Aggregating, Answer, DataHeader, Direction, Fill, Leading, Message, Usage, decode_message};
 
 use store::backend::Spot;
 
 use crate::disks::Spoil;
-use crate::layout::{Blackout, Layout};
 use crate::swarm::{Scenario, Trouble};
+use crate::topology::{Blackout, Topology};
 
 /// What a run depends on, a line each.
 pub(crate) fn scenario(scenario: &Scenario) -> String {
@@ -67,7 +67,7 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
         let troubles: Vec<&str> = s.troubles.iter().map(|t| trouble(*t)).collect();
         let _ = write!(text, "\ndisks in trouble for a while: {}", troubles.join(", "));
     }
-    text += &layout(&s.layout);
+    text += &topology(&s.topology);
     text.push_str(&s.aggregators.describe());
     if let Some(governing) = &s.governing {
         let _ = write!(text, "\n{}", governing.describe());
@@ -93,9 +93,9 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
 }
 
 /// The domains, the maps, and what happens to whole domains.
-fn layout(layout: &Layout) -> String {
+fn topology(topology: &Topology) -> String {
     let mut text = String::new();
-    for (map, nth) in layout.maps.iter().zip(1..) {
+    for (map, nth) in topology.maps.iter().zip(1..) {
         let mut domains: BTreeMap<u16, Vec<NodeId>> = BTreeMap::new();
         map.targets.iter().for_each(|t| domains.entry(t.domain).or_default().push(t.id));
         let domains: Vec<String> = domains.values().map(|ids| nodes(ids)).collect();
@@ -106,26 +106,26 @@ fn layout(layout: &Layout) -> String {
                 write!(text, "\n  it {changes}, after {}, and can be used by all after {}", map.notified, map.found);
         }
     }
-    if layout.taken_over {
+    if topology.taken_over {
         text += "\nthe first map is one from before there were cells in maps";
     }
-    if layout.disjoint_groups {
+    if topology.disjoint_groups {
         text += "\ngroups share no cells";
     }
-    for lost in &layout.lost {
+    for lost in &topology.lost {
         let _ = write!(text, "\nthe disk of {} is lost after {}", lost.target, lost.at);
     }
     let _ = write!(
         text,
         "\nwhole domains: {} crashes, {} partitions{}; nodes sleep {} times",
-        layout.domain_crashes,
-        layout.domain_cuts,
-        match layout.blackout {
+        topology.domain_crashes,
+        topology.domain_cuts,
+        match topology.blackout {
             Some(Blackout::Most) => ", and a blackout of most",
             Some(Blackout::All) => ", and the power fails everywhere",
             None => "",
         },
-        layout.sleeps
+        topology.sleeps
     );
     text
 }
@@ -372,10 +372,10 @@ pub(crate) fn target_event(event: &target::Event) -> String {
         Event::DiskFailed => "its disk failed a write".to_owned(),
         Event::Ignored(IgnoredReason::Unsolicited) => "gets payload that it does not wait for".to_owned(),
         Event::Ignored(why) => format!("drops a datagram: {}", why.name()),
-        Event::NewMap { epoch, document } => {
+        Event::NewerMap(NewerMap::Here { epoch, document }) => {
             format!("has the map of epoch {}, {} bytes", epoch.0, document.bytes().len())
         }
-        Event::NeedMap { epoch } => format!("is not given the map of epoch {}", epoch.0),
+        Event::NewerMap(NewerMap::Needed { epoch }) => format!("is not given the map of epoch {}", epoch.0),
     }
 }
 

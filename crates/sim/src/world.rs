@@ -7,7 +7,7 @@ use bytes::Bytes;
 use protocol::aggregator;
 use protocol::id::{ChunkId, ClusterId, NodeId, OpId};
 use protocol::initiator::{self, Initiator};
-use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, Transmit};
+use protocol::machine::{Body, Completion, Destination, Effect, Input, Machine, NewerMap, Transmit};
 use protocol::map::ClusterMap;
 use protocol::rng::{Rng, mix};
 use protocol::target::{self, Setup, Target};
@@ -19,10 +19,10 @@ use crate::Outcome;
 use crate::check::Windows;
 use crate::disk::{self, Acknowledged, Answer, Disk};
 use crate::excuse::Excuse;
-use crate::layout::{Layout, Lost};
 use crate::net::{Net, listeners};
 use crate::planted::Planted;
 use crate::swarm::{STORM, Scenario, Trouble};
+use crate::topology::{Lost, Topology};
 use crate::trace;
 
 mod aggregators;
@@ -99,7 +99,7 @@ pub(crate) struct World<'a> {
     /// The cluster maps, oldest first.
     maps: Vec<ClusterMap>,
     /// What they were made by.
-    layout: Layout,
+    topology: Topology,
     /// Since when a node uses a map.
     first_used: BTreeMap<(NodeId, usize), Instant>,
     /// Which nodes listen to which multicast number, under each map.
@@ -160,14 +160,14 @@ pub(crate) struct World<'a> {
 impl<'a> World<'a> {
     pub(crate) fn new(scenario: &'a Scenario, trace: Option<&'a mut dyn FnMut(&str)>) -> Self {
         let seeds = Rng::new(scenario.seed);
-        let maps = scenario.layout.cluster_maps(CLUSTER);
+        let maps = scenario.topology.cluster_maps(CLUSTER);
         let maps = maps.unwrap_or_else(|error| panic!("seed {}: {error}", scenario.seed));
         let maps = maps::with_documents(maps);
         let listeners = maps.iter().map(listeners).collect();
         let mut world = Self {
             scenario,
             maps,
-            layout: scenario.layout.clone(),
+            topology: scenario.topology.clone(),
             first_used: BTreeMap::new(),
             listeners,
             now: Instant::from_nanos(1_000),
@@ -530,12 +530,12 @@ impl<'a> World<'a> {
             match output {
                 MachineOutput::Transmit(transmit) => self.transmit(id, &transmit),
                 MachineOutput::Effect(op, effect) => self.effect(id, op, effect),
-                MachineOutput::Initiator(initiator::Event::NewMap { document, .. })
-                | MachineOutput::Target(target::Event::NewMap { document, .. })
-                | MachineOutput::Aggregator(aggregator::Event::NewMap { document, .. }) => self.fetched(id, &document),
-                MachineOutput::Initiator(initiator::Event::NeedMap { .. })
-                | MachineOutput::Target(target::Event::NeedMap { .. })
-                | MachineOutput::Aggregator(aggregator::Event::NeedMap { .. }) => self.need_map(id),
+                MachineOutput::Initiator(initiator::Event::NewerMap(newer))
+                | MachineOutput::Target(target::Event::NewerMap(newer))
+                | MachineOutput::Aggregator(aggregator::Event::NewerMap(newer)) => match newer {
+                    NewerMap::Here { document, .. } => self.fetched(id, &document),
+                    NewerMap::Needed { .. } => self.need_map(id),
+                },
                 MachineOutput::Initiator(event) => self.initiator_event(id, event),
                 MachineOutput::Target(event) => self.target_event(id, local, event),
                 MachineOutput::Aggregator(event) => self.aggregator_event(id, &event),

@@ -59,7 +59,7 @@ impl SwitchMetrics {
             }
             Event::Expired => increment(&self.expired),
             Event::Ignored(why) => self.net.dropped(why.name(), 1),
-            Event::NewMap { .. } | Event::NeedMap { .. } => {}
+            Event::NewerMap(_) => {}
         }
     }
 

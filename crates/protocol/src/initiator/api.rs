@@ -6,8 +6,8 @@ use bytes::Bytes;
 
 use crate::id::coded::{Coded, Header};
 use crate::id::{ChunkId, Epoch, NodeId, TxnId};
-use crate::machine::IgnoredReason;
-use crate::map::{ClusterMap, MapDocument};
+use crate::machine::{IgnoredReason, NewerMap};
+use crate::map::ClusterMap;
 use crate::redundancy::{Piece, Pieces, Redundancy, Wanted};
 use crate::time::Span;
 use crate::wire::{Answer, HealthReport, Usage};
@@ -252,18 +252,8 @@ pub enum Event {
         /// What came of it.
         answer: QueryAnswer,
     },
-    /// The document of a newer cluster map came from another node: if it can be used, hand it in with [`Request::Map`].
-    NewMap {
-        /// Its epoch, or an older one that was asked for first.
-        epoch: Epoch,
-        /// What came.
-        document: MapDocument,
-    },
-    /// Others use a newer cluster map, and do not give it away: look for it elsewhere.
-    NeedMap {
-        /// The epoch that was seen.
-        epoch: Epoch,
-    },
+    /// Others use a newer cluster map: if it can be used, hand it in with [`Request::Map`].
+    NewerMap(NewerMap),
     /// A target bid: a window, or why there is none.
     Bid {
         /// What it says.

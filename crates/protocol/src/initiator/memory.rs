@@ -1,7 +1,8 @@
 //! Who holds what, as far as this initiator remembers. Asking them first saves the rest of the group the question; a
 //! wrong memory costs one more round.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use smallvec::SmallVec;
 
@@ -10,11 +11,33 @@ use crate::id::{ChunkId, NodeId};
 /// Chunks whose holders an initiator remembers; the oldest is forgotten first.
 const REMEMBERED: usize = 16_384;
 
+/// Digests are hashed already.
+#[derive(Debug, Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0 << 8 | u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, digest: u64) {
+        self.0 = digest;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// Looked up for each chunk, of which an initiator may know thousands: a tree would be a dozen lines of memory that are in no cache.
+#[expect(clippy::disallowed_types, reason = "its hasher has no seed, and nobody sees the order of its entries")]
+type Holders = std::collections::HashMap<u64, SmallVec<[NodeId; 3]>, BuildHasherDefault<AsItIs>>;
+
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     /// By digests of ids: two that are the same are as rare as they are harmless, and whole ids would be most of the memory of a large
     /// simulated cluster.
-    holders: BTreeMap<u64, SmallVec<[NodeId; 3]>>,
+    holders: Holders,
     /// Oldest first.
     order: VecDeque<u64>,
 }

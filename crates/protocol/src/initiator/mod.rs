@@ -510,15 +510,18 @@ impl Machine for Initiator {
     }
 
     fn prefetch(&self) -> u64 {
-        let active = self.active.iter().fold(0, |sum, (txn, active)| sum ^ txn.0 ^ active.next.at.as_nanos());
         let context = &self.context;
-        active
+        self.active.len() as u64
             ^ context.now.as_nanos()
             ^ context.unsent
-            ^ context.uplink.prefetch()
             ^ context.bids.smallest().as_nanos()
             ^ context.lateness.smallest().as_nanos()
             ^ context.served
+    }
+
+    fn prefetch_behind(&self) -> u64 {
+        let active = self.active.iter().fold(0, |sum, (txn, active)| sum ^ txn.0 ^ active.next.at.as_nanos());
+        active ^ self.context.uplink.prefetch()
     }
 
     fn next_deadline(&self) -> Option<Deadline> {

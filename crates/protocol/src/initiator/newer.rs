@@ -60,8 +60,7 @@ impl Initiator {
         match step {
             Step::Nothing => {}
             Step::Send(node, request) => self.context.send(Destination::Node(node), &request),
-            Step::Whole(epoch, document) => self.context.event(Event::NewMap { epoch, document }),
-            Step::InVain(epoch) => self.context.event(Event::NeedMap { epoch }),
+            Step::Over(newer) => self.context.event(Event::NewerMap(newer)),
             Step::Unsolicited => self.context.event(Event::Ignored(IgnoredReason::Late)),
         }
     }
@@ -71,13 +70,11 @@ impl Initiator {
     }
 
     pub(super) fn send_map(&mut self, to: NodeId, theirs: Epoch, request: MapRequest) {
-        let (map, mut is_sent) = (self.context.map.clone(), false);
-        for part in parts(&map, theirs, request) {
-            self.context.send(Destination::Node(to), &part);
-            is_sent = true;
-        }
-        if !is_sent {
+        let map = self.context.map.clone();
+        let given: Vec<_> = parts(&map, theirs, request).collect();
+        if given.is_empty() {
             self.context.event(Event::Ignored(IgnoredReason::OtherMap));
         }
+        given.iter().for_each(|part| self.context.send(Destination::Node(to), part));
     }
 }

@@ -1,8 +1,8 @@
 //! What a target reports to its driver, and how it is set up.
 
-use crate::id::{ChunkId, Epoch, NodeId};
-use crate::machine::IgnoredReason;
-use crate::map::{ClusterMap, MapDocument};
+use crate::id::{ChunkId, NodeId};
+use crate::machine::{IgnoredReason, NewerMap};
+use crate::map::ClusterMap;
 use crate::time::{Instant, Span};
 use crate::wire::Answer;
 
@@ -126,18 +126,8 @@ pub enum Event {
     },
     /// A datagram was dropped.
     Ignored(IgnoredReason),
-    /// The document of a newer cluster map came from another node: if it can be used, hand it in with [`Request::Map`].
-    NewMap {
-        /// Its epoch, or an older one that was asked for first.
-        epoch: Epoch,
-        /// What came.
-        document: MapDocument,
-    },
-    /// Others use a newer cluster map, and do not give it away: look for it elsewhere.
-    NeedMap {
-        /// Its epoch.
-        epoch: Epoch,
-    },
+    /// Others use a newer cluster map: if it can be used, hand it in with [`Request::Map`].
+    NewerMap(NewerMap),
 }
 
 /// Defects that can be planted to prove that the simulator's checkers bite.

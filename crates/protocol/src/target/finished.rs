@@ -16,6 +16,10 @@ impl Finished {
         self.0.len()
     }
 
+    pub(super) fn prefetch(&self) -> u64 {
+        self.0.back().map_or(0, |(txn, _)| txn.0)
+    }
+
     pub(super) fn remember(&mut self, txn: TxnId, fate: Ack) {
         if self.0.len() >= limits::FINISHED {
             self.0.pop_front();

@@ -538,24 +538,26 @@ impl Machine for Target {
     }
 
     fn prefetch(&self) -> u64 {
-        let copies = self.reservations.values().fold(0, |sum, copy| sum ^ copy.prefetch());
-        let pending = self.pending.iter().fold(0, |sum, (op, _)| sum ^ op.0);
         self.next_op
             ^ self.scrub_at.as_nanos()
             ^ self.setup.free
             ^ self.marks.prefetch()
             ^ self.servings.len() as u64
+            ^ self.pending.len() as u64
+            ^ self.reservations.len() as u64
             ^ self.lateness.smallest().as_nanos()
-            ^ self.inward.prefetch()
             ^ self.link.prefetch()
             ^ self.scrub_until.as_nanos()
-            ^ self.writes.prefetch()
             ^ u64::from(self.busy.is_some())
             ^ self.finished.len() as u64
             ^ self.maintenance.prefetch()
             ^ u64::from(self.map_fetch.next_deadline().is_some())
-            ^ copies
-            ^ pending
+    }
+
+    fn prefetch_behind(&self) -> u64 {
+        let copies = self.reservations.values().fold(0, |sum, copy| sum ^ copy.prefetch());
+        let pending = self.pending.iter().fold(0, |sum, (op, _)| sum ^ op.0);
+        copies ^ pending ^ self.inward.prefetch() ^ self.writes.prefetch() ^ self.finished.prefetch()
     }
 
     fn next_deadline(&self) -> Option<Deadline> {

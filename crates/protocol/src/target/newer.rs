@@ -39,20 +39,17 @@ impl Target {
         match step {
             Step::Nothing => {}
             Step::Send(node, request) => self.send(node, &request),
-            Step::Whole(epoch, document) => self.event(Event::NewMap { epoch, document }),
-            Step::InVain(epoch) => self.event(Event::NeedMap { epoch }),
+            Step::Over(newer) => self.event(Event::NewerMap(newer)),
             Step::Unsolicited => self.event(Event::Ignored(IgnoredReason::Late)),
         }
     }
 
     pub(super) fn send_map(&mut self, to: NodeId, theirs: Epoch, request: MapRequest) {
-        let (map, mut is_sent) = (self.setup.map.clone(), false);
-        for part in parts(&map, theirs, request) {
-            self.send(to, &part);
-            is_sent = true;
-        }
-        if !is_sent {
+        let map = self.setup.map.clone();
+        let given: Vec<_> = parts(&map, theirs, request).collect();
+        if given.is_empty() {
             self.event(Event::Ignored(IgnoredReason::OtherMap));
         }
+        given.iter().for_each(|part| self.send(to, part));
     }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use protocol::config::Config;
 use protocol::id::{Epoch, NodeId, TxnId};
 use protocol::initiator::{Event, Initiator, Request};
-use protocol::machine::{Input, Machine, Output};
+use protocol::machine::{Input, Machine, NewerMap, Output};
 use protocol::map::{ClusterMap, MapDocument};
 use protocol::target::{self, Setup, Target};
 use protocol::wire::{Head, MapPart, MapRequest, Message, encode_message};
@@ -55,13 +55,13 @@ fn parts(from: &mut Target, epoch: u32, request: MapRequest) -> Vec<Message> {
 
 fn given(said: &Said<Event>) -> Option<&MapDocument> {
     said.events.iter().find_map(|event| match event {
-        Event::NewMap { document, .. } => Some(document),
+        Event::NewerMap(NewerMap::Here { document, .. }) => Some(document),
         _ => None,
     })
 }
 
 fn in_vain(said: &Said<Event>) -> bool {
-    said.events.iter().any(|event| matches!(event, Event::NeedMap { epoch: Epoch(2) }))
+    said.events.iter().any(|event| matches!(event, Event::NewerMap(NewerMap::Needed { epoch: Epoch(2) })))
 }
 
 fn deadline(machine: &mut Initiator) -> u64 {
@@ -147,7 +147,7 @@ fn a_target_fetches_as_an_initiator_does() {
         for part in parts(&mut from, 1, request.expect("it asks")) {
             let answer = hear(&mut machine, at(2), arriving(says(INITIATOR, 2, &part)));
             document = answer.events.iter().find_map(|event| match event {
-                target::Event::NewMap { document, .. } => Some(document.clone()),
+                target::Event::NewerMap(NewerMap::Here { document, .. }) => Some(document.clone()),
                 _ => document.take(),
             });
             next = (!answer.messages.is_empty()).then_some(answer).or(next);

@@ -90,6 +90,11 @@ impl Disk {
         self.hash_time(bytes) + self.operation + Span::of_transfer(bytes, self.rate).as_nanos() + self.sync
     }
 
+    /// Reads it, and says nothing.
+    pub(super) fn prefetch(&self) -> u64 {
+        self.work ^ self.waiting.len() as u64 ^ self.group.len() as u64
+    }
+
     /// A chunk to be hashed and made durable.
     pub(super) fn write(&mut self, now: u64, op: OpId, id: ChunkId, bytes: u64) -> Next {
         if self.is_plain {

@@ -15,7 +15,7 @@ const MEMORY: u64 = 40_000;
 
 impl World<'_> {
     pub(super) fn add_aggregators(&mut self) {
-        for id in self.layout.aggregators.clone() {
+        for id in self.topology.aggregators.clone() {
             let machine = self.aggregator(id);
             self.add(id, machine);
             let mut rng = Rng::new(self.scenario.seed).fork(90).fork(id.0.into());
@@ -49,7 +49,7 @@ impl World<'_> {
 
     /// One is killed before the heal: all that it had is gone. Whether it is one.
     pub(super) fn stop_aggregator(&mut self, id: NodeId) -> bool {
-        let is_one = self.layout.aggregators.contains(&id);
+        let is_one = self.topology.aggregators.contains(&id);
         let runs = |node: &&mut Node| matches!(node.machine, NodeMachine::Aggregator(_));
         if let Some(node) = self.nodes.get_mut(&id).filter(runs).filter(|_| !self.healed) {
             node.life += 1;
@@ -62,7 +62,7 @@ impl World<'_> {
 
     /// It runs again, if it does not. Whether it is one.
     pub(super) fn start_aggregator(&mut self, id: NodeId) -> bool {
-        let is_one = self.layout.aggregators.contains(&id);
+        let is_one = self.topology.aggregators.contains(&id);
         if is_one && self.nodes.get(&id).is_some_and(|node| matches!(node.machine, NodeMachine::Off)) {
             let (offset, session, map) = (self.rng.below(1_000_000_000), self.session(id), self.file(id));
             self.uses(id, map);

@@ -12,9 +12,9 @@ use protocol::time::{Instant, Span};
 
 use super::{NodeMachine, Scheduled, World, maps};
 use crate::governing::Period;
-use crate::layout;
 use crate::net::listeners;
 use crate::planted::Planted;
+use crate::topology;
 
 /// What a map does that was made since targets were down for long.
 pub(super) const TAKES_OUT: &str = "takes out who is down";
@@ -26,7 +26,7 @@ const READ: u64 = 200_000_000;
 pub(super) struct Draft {
     pub(super) id: u64,
     pub(super) map: ClusterMap,
-    pub(super) made_by: Arc<layout::Map>,
+    pub(super) made_by: Arc<topology::Map>,
     /// When a gateway asked the targets that takes some out by itself, as they did not answer.
     pub(super) asked: Option<Instant>,
 }
@@ -95,7 +95,7 @@ impl World<'_> {
         self.listeners.push(listeners(&map));
         self.maps.push(map);
         let since = self.now.since(Instant::ZERO);
-        self.layout.maps.push(layout::Map { notified: since, found: since, ..(*draft.made_by).clone() });
+        self.topology.maps.push(topology::Map { notified: since, found: since, ..(*draft.made_by).clone() });
         self.new_map(nth);
         let followers = |id: &&NodeId| id.is_initiator() && !self.is_governor(**id);
         let followers: Vec<NodeId> = self.nodes.keys().filter(followers).copied().collect();
@@ -132,7 +132,7 @@ impl World<'_> {
         let is_alone = |id: &NodeId| domains.len() == 1 && cut_off.contains(id);
         let dead = |id: &&NodeId| state.dead.contains(id) || was_dead(id) || is_alone(id);
         let by_itself = next.made_by.changes == [TAKES_OUT];
-        let wrong = gone.iter().find(|id| !dead(id) && (by_itself || !self.layout.losable.contains(id))).copied();
+        let wrong = gone.iter().find(|id| !dead(id) && (by_itself || !self.topology.losable.contains(id))).copied();
         self.outcome.governed.taken_out += if by_itself { gone.iter().filter(dead).count() as u32 } else { 0 };
         if let Some(asked) = next.asked.filter(|_| by_itself) {
             self.check_orphan(before, &gone, asked);
@@ -153,14 +153,14 @@ impl World<'_> {
     }
 
     /// The map that follows this one by an operator's wish, which is drawn: it keeps what is kept in other ways than its own.
-    pub(super) fn draw_next(&self, present: &Draft, seed: u64) -> Option<(layout::Map, Plan)> {
+    pub(super) fn draw_next(&self, present: &Draft, seed: u64) -> Option<(topology::Map, Plan)> {
         let mut rng = Rng::new(seed);
         // An id that was given once is given to nobody else.
         let ids = self.maps.iter().flat_map(|map| map.targets().map(|target| target.id.0));
         let mut next = ids.max().unwrap_or(0) + 1;
         for _ in 0..4 {
             let mut made_by = (*present.made_by).clone();
-            let what = self.layout.change(&mut rng, &mut made_by, &mut next);
+            let what = self.topology.change(&mut rng, &mut made_by, &mut next);
             made_by.changes = vec![what];
             if let Some(plan) = self.plan(present, &mut made_by) {
                 return Some((made_by, plan));
@@ -170,10 +170,10 @@ impl World<'_> {
     }
 
     /// The map that follows this one when the cluster is to be so.
-    pub(super) fn plan(&self, present: &Draft, made_by: &mut layout::Map) -> Option<Plan> {
-        let mut plan = self.layout.plan(&present.map, made_by).ok()?;
+    pub(super) fn plan(&self, present: &Draft, made_by: &mut topology::Map) -> Option<Plan> {
+        let mut plan = self.topology.plan(&present.map, made_by).ok()?;
         made_by.regroups = plan.regroups;
-        plan.map = self.layout.set(plan.map);
+        plan.map = self.topology.set(plan.map);
         let keeps = self.scenario.redundancy.is_none_or(|own| plan.map.can_keep(own).is_ok());
         keeps.then_some(plan)
     }
@@ -186,7 +186,7 @@ impl World<'_> {
         let lags = |(id, node): (&NodeId, &super::Node)| {
             let is_up = matches!(node.machine, NodeMachine::Target(..) | NodeMachine::Initiator(_));
             // An aggregator hears of maps from those who ask it, and needs none before.
-            let asks_nobody = self.layout.aggregators.contains(id);
+            let asks_nobody = self.topology.aggregators.contains(id);
             (has(id) && !asks_nobody && !is_dead(id) && (node.map < newest || !is_up)).then_some(*id)
         };
         self.nodes.iter().find_map(lags)

@@ -177,8 +177,8 @@ impl World<'_> {
         if settings.flaps && settings.is_brief() {
             // A half of the targets, or each time some that hide nothing by the map.
             let half: Vec<NodeId> = (1..=targets).map(NodeId).filter(|_| rng.chance(1, 2)).collect();
-            let (few, domains) = (rng.chance(1, 2), self.scenario.layout.domains());
-            let most = self.scenario.layout.fewest() - 1;
+            let (few, domains) = (rng.chance(1, 2), self.scenario.topology.domains());
+            let most = self.scenario.topology.fewest() - 1;
             let mut at = moment(rng);
             while at < now + settings.storm {
                 let back = at + settings.patience + Span::from_nanos(rng.below(settings.patience.as_nanos()));

@@ -16,8 +16,8 @@ use protocol::wire::HealthReport;
 use super::authority::{Authority, Draft, TAKES_OUT};
 use super::{NodeMachine, Scheduled, World};
 use crate::governing::Governing;
-use crate::layout;
 use crate::planted::Planted;
+use crate::topology;
 
 /// Proposals for one change.
 const TRIES: u32 = 4;
@@ -131,7 +131,7 @@ impl World<'_> {
         let Some(settings) = self.scenario.governing.clone() else { return };
         let mut rng = Rng::new(self.scenario.seed).fork(72);
         let now = self.now;
-        let made_by = Arc::new(self.layout.maps[0].clone());
+        let made_by = Arc::new(self.topology.maps[0].clone());
         let first = Draft { id: 0, map: self.maps[0].clone(), made_by, asked: None };
         let mut events: Vec<(Span, Event)> = settings.dead.iter().map(|(id, at)| (*at, Event::Die(*id))).collect();
         events.extend(settings.orders.iter().map(|(at, gateway)| (*at, Event::Order(*gateway, rng.next_u64()))));
@@ -389,7 +389,7 @@ impl World<'_> {
         gateway: usize,
         present: &Draft,
         wish: &Wish,
-    ) -> Option<(layout::Map, protocol::map::ClusterMap)> {
+    ) -> Option<(topology::Map, protocol::map::ClusterMap)> {
         match wish {
             Wish::Order(seed) => self.draw_next(present, *seed).map(|(made_by, plan)| (made_by, plan.map)),
             Wish::TakeOut(out, _) => {
@@ -407,7 +407,7 @@ impl World<'_> {
         gateway: usize,
         present: &Draft,
         out: &[NodeId],
-    ) -> Result<Option<(layout::Map, protocol::map::ClusterMap)>, String> {
+    ) -> Result<Option<(topology::Map, protocol::map::ClusterMap)>, String> {
         let gone: Vec<NodeId> = out.iter().copied().filter(|id| present.map.target(*id).is_some()).collect();
         if gone.is_empty() {
             return Ok(None);

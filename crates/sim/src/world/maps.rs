@@ -70,7 +70,7 @@ impl World<'_> {
 
     /// Whether a node can use a map by now.
     fn is_usable(&self, node: NodeId, nth: usize) -> bool {
-        let map = &self.layout.maps[nth];
+        let map = &self.topology.maps[nth];
         let since = if self.is_late(node, nth) { map.found } else { map.notified };
         self.healed || self.now >= Instant::ZERO + since
     }

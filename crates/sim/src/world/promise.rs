@@ -23,7 +23,7 @@ pub(super) struct Promise {
 impl World<'_> {
     /// Something is missing that would be a failure but for this.
     pub(super) fn excuse(&mut self, excuse: Excuse, at: NodeId, id: ChunkId) {
-        if excuse == Excuse::Regrouped && !self.layout.strands() {
+        if excuse == Excuse::Regrouped && !self.topology.strands() {
             self.fail(format!("{id:?} is missing at {at}, and no map forgot where it was"));
         }
         self.outcome.excuses.used(excuse);

@@ -6,16 +6,16 @@ use protocol::time::{Instant, Span};
 
 use super::{NodeMachine, STORM, Scheduled, World};
 use crate::disk::Disk;
-use crate::layout::{Blackout, Lost};
+use crate::topology::{Blackout, Lost};
 
 impl World<'_> {
     /// Schedules what happens to domains, disks, maps and clocks.
     pub(super) fn storm_by_domains(&mut self) {
-        let (storm, layout) = (STORM.as_nanos(), &self.scenario.layout);
+        let (storm, topology) = (STORM.as_nanos(), &self.scenario.topology);
         let mut rng = protocol::rng::Rng::new(self.scenario.seed).fork(33);
-        let domains = layout.domains();
+        let domains = topology.domains();
         let (start, heal) = (self.now, self.now + STORM);
-        if let Some(blackout) = layout.blackout {
+        if let Some(blackout) = topology.blackout {
             let all = blackout == Blackout::All;
             let hit: Vec<NodeId> = domains.iter().filter(|_| all || rng.chance(3, 4)).flatten().copied().collect();
             let at = start + Span::from_nanos(rng.below(storm / 2));
@@ -26,11 +26,11 @@ impl World<'_> {
                 self.push(back + Span::from_nanos(rng.below(storm / 16)), Scheduled::Restart(node));
             }
         }
-        for nth in 0..layout.domain_crashes + layout.domain_cuts {
+        for nth in 0..topology.domain_crashes + topology.domain_cuts {
             let domain = domains[rng.below(domains.len() as u64) as usize].clone();
             let at = start + Span::from_nanos(rng.below(storm));
             let back = at + Span::from_nanos(rng.below(storm / 4));
-            if nth < layout.domain_crashes {
+            if nth < topology.domain_crashes {
                 self.push(at, Scheduled::DomainCrash(domain.clone(), rng.next_u64()));
                 for node in domain {
                     self.push(back + Span::from_nanos(rng.below(storm / 16)), Scheduled::Restart(node));
@@ -41,13 +41,13 @@ impl World<'_> {
                 self.push(back, Scheduled::Mend);
             }
         }
-        for lost in &layout.lost {
+        for lost in &topology.lost {
             self.push(Instant::ZERO + lost.at, Scheduled::LoseDisk(*lost));
         }
-        for nth in 1..layout.maps.len() {
-            self.push(Instant::ZERO + layout.maps[nth].notified, Scheduled::NewMap(nth));
+        for nth in 1..topology.maps.len() {
+            self.push(Instant::ZERO + topology.maps[nth].notified, Scheduled::NewMap(nth));
         }
-        for _ in 0..layout.sleeps {
+        for _ in 0..topology.sleeps {
             let initiators = rng.chance(2, 3) && !self.initiators.is_empty();
             let node = if initiators {
                 self.initiators[rng.below(self.initiators.len() as u64) as usize]

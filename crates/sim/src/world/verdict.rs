@@ -193,8 +193,7 @@ impl World<'_> {
                 self.feed_next(id);
             }
             initiator::Event::Query { .. }
-            | initiator::Event::NewMap { .. }
-            | initiator::Event::NeedMap { .. }
+            | initiator::Event::NewerMap(_)
             | initiator::Event::Bid { .. }
             | initiator::Event::RepairAsked
             | initiator::Event::RepairSent

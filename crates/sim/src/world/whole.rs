@@ -132,7 +132,7 @@ impl World<'_> {
         }
         // Of those that have it where no map looks any more, nobody knows what it is kept for.
         let is_stranded = |node: &NodeId| !keepers.contains(node) && self.holds(*node, id).is_some();
-        if self.layout.strands() && self.nodes.keys().any(is_stranded) {
+        if self.topology.strands() && self.nodes.keys().any(is_stranded) {
             return Some(Excuse::Regrouped);
         }
         let roomy: BTreeSet<NodeId> = group.iter().copied().filter(|node| self.has_room(*node)).collect();

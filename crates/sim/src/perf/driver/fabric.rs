@@ -35,5 +35,10 @@ pub(in crate::perf) trait Fabric: Sized + Send {
     /// Reads what is here of one of the part's nodes, and says nothing.
     fn prefetch(&self, slot: usize) -> u64;
 
+    /// Reads what something on the wire carries, and says nothing.
+    fn prefetch_wire(_wire: &Self::Wire) -> u64 {
+        0
+    }
+
     fn happen<M: MachineSet>(driver: &mut Driver<'_, M, Self>, wire: Self::Wire);
 }

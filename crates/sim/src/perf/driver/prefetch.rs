@@ -12,17 +12,28 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
     pub(super) fn prefetch_next(&mut self) {
         let Some(places) = self.queue.look_ahead() else { return };
         let mut slots = core::mem::take(&mut self.upcoming);
+        let mut sum = 0;
         for event in self.queue.known(places) {
+            sum ^= if let Event::Wire(wire) = event { F::prefetch_wire(wire) } else { 0 };
             self.add_slots(event, &mut slots);
         }
-        let of_node = |sum, slot: usize| {
+        // First what leads to more, without a branch that waits for any of it; the nodes' memory is waited for together.
+        let of_node = |sum, &slot: &usize| {
             let of_machine = match slot.checked_sub(self.own_targets) {
-                None => Machine::prefetch(&self.targets[slot]),
+                None => self.targets[slot].prefetch() ^ self.disks[slot].prefetch(),
                 Some(n) => self.initiators.get(n).map_or(0, Machine::prefetch),
             };
             sum ^ of_machine ^ self.nodes[slot].prefetch() ^ self.fabric.prefetch(slot)
         };
-        core::hint::black_box(slots.drain(..).fold(0, of_node));
+        sum = slots.iter().fold(sum, of_node);
+        let behind = |sum, slot: usize| {
+            let of_machine = match slot.checked_sub(self.own_targets) {
+                None => self.targets[slot].prefetch_behind(),
+                Some(n) => self.initiators.get(n).map_or(0, Machine::prefetch_behind),
+            };
+            sum ^ of_machine
+        };
+        core::hint::black_box(slots.drain(..).fold(sum, behind));
         self.upcoming = slots;
     }
 

@@ -166,6 +166,18 @@ impl Fabric for Switch {
         port.prefetch() ^ uplink.prefetch()
     }
 
+    fn prefetch_wire(wire: &Wire) -> u64 {
+        match wire {
+            Wire::Control(_, bytes) | Wire::Through(_, Arrived::Control(bytes)) => {
+                // The last as well: messages are longer than a line. And how many have them.
+                let ends = bytes.first().zip(bytes.last()).map_or(0, |(first, last)| first ^ last);
+                u64::from(ends) ^ u64::from(bytes.is_unique())
+            }
+            Wire::Head(_, train) => train.reached,
+            _ => 0,
+        }
+    }
+
     fn happen<M: MachineSet>(driver: &mut Driver<'_, M, Self>, wire: Wire) {
         match wire {
             Wire::Control(to, bytes) => driver.control(to, bytes),

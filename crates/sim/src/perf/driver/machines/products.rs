@@ -134,8 +134,7 @@ impl MachineSet for Products {
             InitiatorEvent::Hedged => return measures.count.hedged += 1,
             InitiatorEvent::Query { .. }
             | InitiatorEvent::Pieces { .. }
-            | InitiatorEvent::NewMap { .. }
-            | InitiatorEvent::NeedMap { .. }
+            | InitiatorEvent::NewerMap(_)
             | InitiatorEvent::Bid { .. }
             | InitiatorEvent::RepairSent
             | InitiatorEvent::Multicast { .. }

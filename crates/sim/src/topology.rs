@@ -48,7 +48,7 @@ pub struct Lost {
 
 /// Where the targets are, and what happens to them by whole domains.
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub struct Topology {
     /// The maps, oldest first. The first is there from the beginning.
     pub maps: Vec<Map>,
     /// How many copies a put may lack while failure domains are down, if it is not as many as where nothing is said.
@@ -86,8 +86,8 @@ pub enum Blackout {
     All,
 }
 
-impl Layout {
-    /// The layout of a seed.
+impl Topology {
+    /// The topology of a seed.
     pub(crate) fn draw(seed: u64, copies: u8, capacity: u64) -> Self {
         let mut rng = Rng::new(seed).fork(30);
         let disjoint_groups = rng.chance(1, 4);
@@ -97,7 +97,7 @@ impl Layout {
         let losable = losable(&mut rng, &first, least);
         // Before there were cells, domains of very different sizes were refused.
         let taken_over = Rng::new(seed).fork(35).chance(1, 3) && first.take_over(ClusterId(0), disjoint_groups).is_ok();
-        let mut layout = Self {
+        let mut topology = Self {
             maps: vec![first],
             may_lack: draw_may_lack(seed),
             aggregators: Vec::new(),
@@ -112,9 +112,9 @@ impl Layout {
             blackout: None,
             sleeps: 0,
         };
-        layout.draw_maps(&mut Rng::new(seed).fork(31), resizes, &losable, capacity);
-        layout.draw_faults(&mut Rng::new(seed).fork(32), &losable);
-        layout
+        topology.draw_maps(&mut Rng::new(seed).fork(31), resizes, &losable, capacity);
+        topology.draw_faults(&mut Rng::new(seed).fork(32), &losable);
+        topology
     }
 
     fn draw_maps(&mut self, rng: &mut Rng, resizes: bool, losable: &BTreeSet<NodeId>, capacity: u64) {
@@ -467,8 +467,8 @@ mod tests {
     fn many_seeds_end_with_a_layout_before_that_leads_to_what_moved() {
         let (mut carry, mut leads) = (0, 0);
         for seed in 0..300 {
-            let layout = Layout::draw(seed, 3, 1 << 24);
-            let maps = layout.cluster_maps(ClusterId(1)).expect("drawn so that they serve");
+            let topology = Topology::draw(seed, 3, 1 << 24);
+            let maps = topology.cluster_maps(ClusterId(1)).expect("drawn so that they serve");
             let last = &maps[maps.len() - 1];
             let Some(previous) = last.previous() else { continue };
             carry += 1;
@@ -477,7 +477,7 @@ mod tests {
                 previous.targets_of(id).iter().any(|target| last.target(*target).is_some() && !now.contains(target))
             };
             leads += usize::from((0..300_u32).map(|n| ChunkId::of_payload(&n.to_le_bytes())).any(|id| elsewhere(&id)));
-            assert!(layout.maps.iter().any(|map| map.regroups), "seed {seed}");
+            assert!(topology.maps.iter().any(|map| map.regroups), "seed {seed}");
         }
         assert!(carry >= 90 && leads >= 80, "{carry} seeds end with a layout before, {leads} need it");
     }
@@ -486,9 +486,9 @@ mod tests {
     fn maps_that_only_grow_cells_move_nothing_out_of_a_group() {
         let (mut grown, mut split) = (0, 0);
         for seed in 0..400 {
-            let layout = Layout::draw(seed, 3, 1 << 24);
-            let maps = layout.cluster_maps(ClusterId(1)).expect("drawn so that they serve");
-            for (pair, map) in maps.windows(2).zip(&layout.maps[1..]) {
+            let topology = Topology::draw(seed, 3, 1 << 24);
+            let maps = topology.cluster_maps(ClusterId(1)).expect("drawn so that they serve");
+            for (pair, map) in maps.windows(2).zip(&topology.maps[1..]) {
                 if map.changes.iter().any(|what| *what != "adds targets") || map.changes.is_empty() {
                     continue;
                 }
