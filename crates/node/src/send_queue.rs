@@ -8,6 +8,8 @@ use protocol::wire::is_data;
 
 /// Control messages that may wait for the socket.
 const URGENT: usize = 4_096;
+/// Frames for which there is room when nothing waits.
+const KEPT: usize = 16;
 
 /// What one call hands to the kernel: a datagram in two pieces, or equal segments that the kernel makes datagrams of.
 #[derive(Debug)]
@@ -59,6 +61,21 @@ impl<W: Waiting> SendQueue<W> {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.control.is_empty() && self.data.is_empty()
+    }
+
+    /// Gives back what a burst needed. There may be thousands of connections that are idle after one.
+    pub(crate) fn give_back(&mut self) {
+        for waiting in [&mut self.control, &mut self.data] {
+            if waiting.capacity() > KEPT {
+                waiting.shrink_to(KEPT);
+            }
+        }
+    }
+
+    /// Bytes of memory beside the frames.
+    #[cfg(test)]
+    pub(crate) fn memory(&self) -> usize {
+        (self.control.capacity() + self.data.capacity()) * size_of::<W>()
     }
 
     /// How many wait.

@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use crate::common::{Cluster, content, wait_until};
+use crate::ipv6::has_ipv6;
 
 #[test]
 fn over_tcp_objects_are_put_and_got_also_when_targets_die_and_strangers_speak() {
@@ -38,4 +39,22 @@ fn over_tcp_objects_are_put_and_got_also_when_targets_die_and_strangers_speak() 
     assert!(again.output().contains("is carried by tcp"), "{}", again.output());
     assert!(again.run(&["get", "after", "-o", "-"]) == bytes);
     assert!(again.stop());
+}
+
+#[test]
+fn over_tcp_of_ipv6_objects_are_put_and_got() {
+    if !has_ipv6() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    let cluster = Cluster::start(&data, &["--carrier", "tcp", "--ipv6", "--targets", "4"]);
+    let map = fs::read_to_string(cluster.config()).unwrap();
+    assert!(map.contains("carrier = \"tcp\"") && !map.contains("127.0.0.1"), "{map}");
+    let bytes = content(5 << 20, 7);
+    assert!(cluster.try_run(&["put", "-", "key"], &bytes).status.success());
+    assert!(cluster.run(&["get", "key", "-o", "-"]) == bytes);
+    let status = cluster.status();
+    assert!(status["targets"].as_array().unwrap().iter().all(|target| target["alive"] == true), "{status}");
+    assert!(cluster.stop());
 }

@@ -8,7 +8,7 @@ use crate::client::S3;
 use crate::common::{Cluster, content, error_of};
 use testkit::{Rack, Shape};
 
-fn has_ipv6() -> bool {
+pub(crate) fn has_ipv6() -> bool {
     match UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)) {
         Ok(_) => true,
         Err(error) => {

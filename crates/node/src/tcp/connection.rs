@@ -135,6 +135,12 @@ impl Connection {
         self.queue.count() + usize::from(self.begun.is_some())
     }
 
+    /// Bytes of memory that it keeps, without what waits.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> usize {
+        size_of::<Self>() + self.read.capacity() + self.queue.memory()
+    }
+
     /// Whether it goes on only when the socket takes more.
     pub(super) fn awaits_room(&self) -> bool {
         self.is_connecting || self.waiting() > 0
@@ -196,6 +202,7 @@ impl Connection {
                 taken.push_back((frame, 0));
             }
             if taken.is_empty() {
+                self.queue.give_back();
                 return Progress::More;
             }
             let slices: Vec<IoSlice<'_>> =
