@@ -8,7 +8,7 @@ use protocol::wire::is_data;
 
 /// Control messages that may wait for the socket.
 const URGENT: usize = 4_096;
-/// Frames for which there is room when nothing waits.
+/// For so many of each kind memory is kept when nothing waits.
 const KEPT: usize = 16;
 
 /// What one call hands to the kernel: a datagram in two pieces, or equal segments that the kernel makes datagrams of.

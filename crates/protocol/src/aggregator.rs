@@ -71,7 +71,7 @@ pub enum Event {
     Expired,
     /// Something could not be used.
     Ignored(IgnoredReason),
-    /// Others use a newer cluster map: if it can be used, hand it in with [`Request::Map`].
+    /// Others use a newer cluster map: once there is one that can be used, from them or elsewhere, hand it in with [`Request::Map`].
     NewerMap(NewerMap),
 }
 

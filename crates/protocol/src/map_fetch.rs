@@ -1,4 +1,4 @@
-//! How a newer cluster map comes to a node: it asks whoever uses one for its document, part by part. Both machines do it alike.
+//! How a newer cluster map comes to a node: it asks whoever uses one for its document, part by part. All machines do it alike.
 
 use bytes::Bytes;
 

@@ -131,7 +131,7 @@ fn messages_and_payload_arrive_whole_in_both_directions() {
         datagrams(&run).map(|(header, payload)| [&header[..], &payload[..]].concat().into()).collect();
     assert!(arrived == sent, "in another order, or changed");
     assert!(!initiator.connections.values().any(Connection::awaits_room));
-    // What is idle keeps little: ten thousand are within 100 MiB, with the kernel's part and what the maps need of each.
+    // What is idle keeps little: ten thousand of them are 50 MiB of this process at most.
     for connection in initiator.connections.values().chain(target.connections.values()) {
         assert!(connection.memory() <= 5 << 10, "{} bytes", connection.memory());
     }

@@ -252,7 +252,7 @@ pub enum Event {
         /// What came of it.
         answer: QueryAnswer,
     },
-    /// Others use a newer cluster map: if it can be used, hand it in with [`Request::Map`].
+    /// Others use a newer cluster map: once there is one that can be used, from them or elsewhere, hand it in with [`Request::Map`].
     NewerMap(NewerMap),
     /// A target bid: a window, or why there is none.
     Bid {

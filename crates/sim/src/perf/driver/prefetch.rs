@@ -17,7 +17,7 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
             sum ^= if let Event::Wire(wire) = event { F::prefetch_wire(wire) } else { 0 };
             self.add_slots(event, &mut slots);
         }
-        // First what leads to more, without a branch that waits for any of it; the nodes' memory is waited for together.
+        // First what holds the addresses of the rest, and without branching on it, so that all nodes' lines are waited for together.
         let of_node = |sum, &slot: &usize| {
             let of_machine = match slot.checked_sub(self.own_targets) {
                 None => self.targets[slot].prefetch() ^ self.disks[slot].prefetch(),

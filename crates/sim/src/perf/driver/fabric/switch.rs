@@ -169,7 +169,7 @@ impl Fabric for Switch {
     fn prefetch_wire(wire: &Wire) -> u64 {
         match wire {
             Wire::Control(_, bytes) | Wire::Through(_, Arrived::Control(bytes)) => {
-                // The last as well: messages are longer than a line. And how many have them.
+                // The last byte too, as a message is longer than a cache line; and the count of its references.
                 let ends = bytes.first().zip(bytes.last()).map_or(0, |(first, last)| first ^ last);
                 u64::from(ends) ^ u64::from(bytes.is_unique())
             }
