@@ -238,9 +238,8 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
 
 /// Says in what a cluster that is there differs from what was asked for.
 fn say_what_stays(cluster: &Cluster, args: &UpArgs) -> anyhow::Result<()> {
-    let count = cluster.targets.len();
+    let (directory, count) = (cluster.directory.display(), cluster.targets.len());
     if let Some(asked) = args.targets.filter(|asked| *asked as usize != count) {
-        let directory = cluster.directory.display();
         crate::output::say!(
             "reservoir: the cluster in {directory} has {count} targets and keeps them (asked for: {asked})"
         );
@@ -250,7 +249,6 @@ fn say_what_stays(cluster: &Cluster, args: &UpArgs) -> anyhow::Result<()> {
     let standard = classes.unwrap_or_default().remove("STANDARD");
     let own = standard.unwrap_or(Redundancy::Copies(config.copies));
     if let Some(asked) = args.redundancy.filter(|asked| !cluster.created && *asked != own) {
-        let directory = cluster.directory.display();
         let how = match (standard, asked) {
             (None, Redundancy::Copies(_)) => "`reservoir cluster plan --copies` changes that",
             _ => "`STANDARD` in `[s3.storage_class]` of gateway.toml says how",
@@ -262,13 +260,13 @@ fn say_what_stays(cluster: &Cluster, args: &UpArgs) -> anyhow::Result<()> {
         crate::output::say!("reservoir: the cluster in {directory} keeps {own} (asked for: {asked}); {how}");
     }
     if let Some(asked) = args.out_after.filter(|asked| config.out_after().as_secs() != u64::from(*asked)) {
-        let (directory, own) = (cluster.directory.display(), config.out_after().as_secs());
+        let own = config.out_after().as_secs();
         crate::output::say!(
             "reservoir: the cluster in {directory} keeps its own `out_after_seconds`, {own} (asked for: {asked}): change cluster.toml"
         );
     }
     if let Some(asked) = args.carrier.filter(|asked| config.network.carrier != *asked) {
-        let (directory, own) = (cluster.directory.display(), config.network.carrier.name());
+        let own = config.network.carrier.name();
         crate::output::say!(
             "reservoir: the cluster in {directory} is carried by {own} (asked for: {}): stop all of it and change `carrier` in \
              cluster.toml",
@@ -276,7 +274,6 @@ fn say_what_stays(cluster: &Cluster, args: &UpArgs) -> anyhow::Result<()> {
         );
     }
     if args.ipv6 && !config.is_ipv6() {
-        let directory = cluster.directory.display();
         crate::output::say!("reservoir: the cluster in {directory} is on IPv4 and stays there (asked for: --ipv6)");
     }
     Ok(())

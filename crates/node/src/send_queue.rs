@@ -66,9 +66,7 @@ impl<W: Waiting> SendQueue<W> {
     /// Gives back what a burst needed. There may be thousands of connections that are idle after one.
     pub(crate) fn give_back(&mut self) {
         for waiting in [&mut self.control, &mut self.data] {
-            if waiting.capacity() > KEPT {
-                waiting.shrink_to(KEPT);
-            }
+            waiting.shrink_to(KEPT);
         }
     }
 
