@@ -39,6 +39,9 @@ const REMEMBERED: usize = 16_384;
 /// While it is known what has to be made, the pause after a sweep is so many times as long as that took: where much lacks copies
 /// everything has to be looked at again, and what is said for that would be most of what is said.
 const PAUSES: u64 = 8;
+/// Of the interval between two sweeps so much is between two questions of one that has time: of what was just put everything has to be
+/// looked at, and clients that get it then wait for none of that.
+const RESTS: u64 = 1_000;
 
 /// Defects that can be planted to prove that the simulator's checkers bite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,10 +224,10 @@ impl Steward {
 
     pub(crate) fn wake(&mut self, context: &mut Context<'_>) {
         if self.sweep.is_none() && context.now >= self.sweep_at() {
-            let (txn, may) = (self.new_txn(), self.is_calm(context) && !context.map.moves_paused());
-            self.levelling.begin(context, &self.members, txn, may);
-            let txn = self.new_txn();
-            self.sweep = Some(Sweep::new(context.now, txn, &self.keepers));
+            let (txn, is_calm) = (self.new_txn(), self.is_calm(context));
+            self.levelling.begin(context, &self.members, txn, is_calm && !context.map.moves_paused());
+            let (txn, has_time) = (self.new_txn(), is_calm && self.is_known && !self.hurries);
+            self.sweep = Some(Sweep::new(context.now, txn, &self.keepers, has_time));
             self.hurries = false;
         }
         if let Some(sweep) = &mut self.sweep {
@@ -238,9 +241,10 @@ impl Steward {
 
     /// A target says what it holds of the range that is looked at. Whether this steward asked for it.
     pub(crate) fn counted(&mut self, context: &mut Context<'_>, from: NodeId, txn: TxnId, holding: &Holding) -> bool {
+        let next = self.next_question(context);
         let Some(sweep) = self.sweep.as_mut().filter(|sweep| sweep.txn == txn) else { return false };
         if let Some(visit) = sweep.path.last_mut() {
-            visit.answered(context.now, from, holding);
+            visit.answered(next, from, holding);
         }
         self.go_on(context);
         self.order(context);
@@ -332,7 +336,8 @@ impl Steward {
                 continue;
             }
             let open = self.open_parts(context.now);
-            let lists = self.sweep.as_mut().is_some_and(|sweep| sweep.lists(context.now, open));
+            let begin = self.next_question(context);
+            let lists = self.sweep.as_mut().is_some_and(|sweep| sweep.lists(begin, open));
             let next = if lists { None } else { self.next_part(context) };
             if next.is_none() && !lists {
                 self.leave();
@@ -345,6 +350,13 @@ impl Steward {
                 sweep.path.extend(next);
             }
         }
+    }
+
+    /// When the next question of the sweep is asked: at once where there is something to do.
+    fn next_question(&self, context: &Context<'_>) -> Instant {
+        let has_time = self.sweep.as_ref().is_some_and(|sweep| sweep.has_time);
+        let rests = has_time && !self.hurries && !self.levelling.is_busy();
+        context.now + if rests { context.config.census_interval.div(RESTS) } else { Span::ZERO }
     }
 
     /// Asks whoever was not asked yet, or is late.
@@ -373,7 +385,7 @@ impl Steward {
 
     /// The next part of the range that has to be looked at.
     fn next_part(&mut self, context: &Context<'_>) -> Option<Visit> {
-        let now = context.now;
+        let (now, begin) = (context.now, self.next_question(context));
         let visit = self.sweep.as_mut()?.path.last_mut()?;
         let settled =
             self.settled.entry(visit.range).or_insert_with(|| Box::new(core::array::from_fn(|_| Settled::NOTHING)));
@@ -386,7 +398,7 @@ impl Steward {
                 visit.again = visit.again.min(settled[part].again);
             } else if print != 0 {
                 let known = visit.known_of(part);
-                return Some(Visit::new(range, part, print, known, now));
+                return Some(Visit::new(range, part, print, known, begin));
             } else {
                 settled[part] = Settled::NOTHING;
             }

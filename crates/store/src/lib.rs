@@ -565,12 +565,9 @@ impl Store {
     }
 
     fn read_place(&self, id: &ChunkId, place: RecordLocation) -> Result<Bytes, ReadError> {
-        let mut buffer = vec![0; RECORD_HEADER as usize + place.len as usize];
-        match self.backend.read_at(&segment_name(place.segment), place.offset(), &mut buffer) {
-            Ok(()) => {}
-            Err(error) => return Err(read_error(&error)),
-        }
-        let bytes = Bytes::from(buffer);
+        let len = RECORD_HEADER as usize + place.len as usize;
+        let read = self.backend.read(&segment_name(place.segment), place.offset(), len);
+        let bytes = Bytes::from(read.map_err(|error| read_error(&error))?);
         let payload = bytes.slice(RECORD_HEADER as usize..);
         let good = Header::decode(&bytes, self.identity.secret, place.offset()).is_some_and(|header| {
             header.id == *id && header.len == place.len && header.crc == record::checksum([&payload[..]])

@@ -1,6 +1,7 @@
 //! What was synced survives every crash; what is damaged is never returned.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
@@ -472,6 +473,22 @@ fn real_files_are_found_again_and_locked() {
     let (store, recovery) = Store::open(Box::new(backend), options()).expect("opens");
     assert_eq!(recovery, Recovery { chunks: 1, bytes: 10_000, ..Recovery::default() });
     assert_eq!(store.read(&id), Ok(bytes));
+}
+
+#[test]
+fn files_are_read_to_their_end_and_not_behind_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let backends: [Box<dyn Backend>; 2] =
+        [Box::new(FileBackend::open(dir.path()).expect("opens")), Box::new(MemoryBackend::default())];
+    for backend in backends {
+        backend.create("file", 8_192).expect("room");
+        let bytes: Vec<u8> = (0..5_000_u32).map(|n| n as u8).collect();
+        backend.write_at("file", 0, &bytes).expect("room");
+        assert_eq!(backend.read("file", 3, 4_990).expect("is there"), bytes[3..4_993]);
+        assert_eq!(backend.read("file", 8_190, 2).expect("is there"), [0, 0]);
+        assert_eq!(backend.read("file", 8_190, 3).map_err(|error| error.kind()), Err(ErrorKind::UnexpectedEof));
+        assert_eq!(backend.read("none", 0, 1).map_err(|error| error.kind()), Err(ErrorKind::NotFound));
+    }
 }
 
 #[test]

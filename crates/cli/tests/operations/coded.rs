@@ -167,7 +167,10 @@ fn parity_comes_from_a_switch_and_from_the_gateway_while_it_is_down() {
         });
     };
     put_some("a switch passes chunks on", &mut || counted(&cluster, "chunks_passed") > 3);
-    assert!(counted(&cluster, "parity_bytes") * 2 == counted(&cluster, "came_bytes"), "2 of parity for 4 of data");
+    // What is put is durable before the switch has counted all of it.
+    wait_until("2 of parity for 4 of data", || {
+        counted(&cluster, "parity_bytes") * 2 == counted(&cluster, "came_bytes")
+    });
     let switch = cluster.children("switch");
     assert_eq!(switch.len(), 1);
     signal(switch[0], "-KILL");

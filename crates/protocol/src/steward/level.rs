@@ -165,6 +165,11 @@ impl Levelling {
         if self.chosen {
             self.rests = 0;
         }
+        self.is_busy()
+    }
+
+    /// Whether copies are to move, or it looks for some.
+    pub(super) fn is_busy(&self) -> bool {
         !self.planned.is_empty() || !self.orders.is_empty() || self.plan.iter().flatten().next().is_some()
     }
 

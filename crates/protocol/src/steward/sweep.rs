@@ -93,21 +93,24 @@ pub(super) struct Sweep {
     pub(super) path: Vec<Visit>,
     /// Ranges that were divided less often have too many copies to be listed.
     pub(super) lists_from: u8,
+    /// Whether nothing was known to lack copies when it began: it has time, and rests between questions.
+    pub(super) has_time: bool,
 }
 
 impl Sweep {
-    pub(super) fn new(now: Instant, txn: TxnId, keepers: &[NodeId]) -> Self {
+    pub(super) fn new(now: Instant, txn: TxnId, keepers: &[NodeId], has_time: bool) -> Self {
         let nothing = keepers.iter().map(|keeper| (*keeper, None)).collect();
         let all = Visit::new(IdRange::ALL, 0, 0, nothing, now);
-        Self { began: now, txn, silent: BTreeSet::new(), path: vec![all], lists_from: 0 }
+        Self { began: now, txn, silent: BTreeSet::new(), path: vec![all], lists_from: 0, has_time }
     }
 
     /// Everybody has answered. Whether all copies are to be listed now, since so many parts are `open`: they have to be looked at.
-    pub(super) fn lists(&mut self, now: Instant, open: usize) -> bool {
+    /// Whoever has them is asked from `begin` on.
+    pub(super) fn lists(&mut self, begin: Instant, open: usize) -> bool {
         let Some(visit) = self.path.last_mut() else { return false };
         match visit.listing {
             Listing::Open if open >= MANY && visit.range.depth() >= self.lists_from => {
-                visit.begin_list(now);
+                visit.begin_list(begin);
                 return true;
             }
             Listing::TooMany => self.lists_from = visit.range.depth() + 1,
@@ -131,19 +134,19 @@ impl Sweep {
 }
 
 impl Visit {
-    /// A range of which the copies of some are known, and others are to be asked.
+    /// A range of which the copies of some are known, and others are to be asked, from `begin` on.
     pub(super) fn new(
         range: IdRange,
         part: usize,
         print: u64,
         known: BTreeMap<NodeId, Option<Vec<Counted>>>,
-        now: Instant,
+        begin: Instant,
     ) -> Self {
         let (mut owed, mut copies) = (BTreeMap::new(), BTreeMap::new());
         for (keeper, known) in known {
             match known {
                 Some(known) => drop(copies.insert(keeper, known)),
-                None => drop(owed.insert(keeper, Owed { asked: 0, again: now, after: None })),
+                None => drop(owed.insert(keeper, Owed { asked: 0, again: begin, after: None })),
             }
         }
         let (sums, prints, lacks) = (BTreeMap::new(), Vec::new(), Lacks::default());
@@ -152,13 +155,13 @@ impl Visit {
         Self { range, part, print, owed, copies, sums, listing, prints, silent, next_part, lacks, busy, changed, again }
     }
 
-    fn begin_list(&mut self, now: Instant) {
+    fn begin_list(&mut self, begin: Instant) {
         self.listing = Listing::UnderWay;
         // No chunk has the id that is all zeros behind these bits.
         let after = Some(first_id(self.range));
         let holds = |sums: &[u64; PARTS]| sums.iter().any(|sum| *sum != 0);
         let holders = self.sums.iter().filter(|(_, sums)| holds(sums)).map(|(holder, _)| *holder);
-        self.owed = holders.map(|holder| (holder, Owed { asked: 0, again: now, after })).collect();
+        self.owed = holders.map(|holder| (holder, Owed { asked: 0, again: begin, after })).collect();
     }
 
     /// A list is too long: what came of it is forgotten, or it would be taken for all that there is.
@@ -168,7 +171,8 @@ impl Visit {
         self.copies.retain(|holder, _| !self.sums.contains_key(holder));
     }
 
-    pub(super) fn answered(&mut self, now: Instant, from: NodeId, holding: &Holding) {
+    /// Somebody has answered; for the next page, if there is one, he is asked from `next` on.
+    pub(super) fn answered(&mut self, next: Instant, from: NodeId, holding: &Holding) {
         let Some(owed) = self.owed.get_mut(&from) else { return };
         match holding {
             Holding::Sums(_) if self.listing == Listing::UnderWay => self.give_list_up(),
@@ -187,7 +191,7 @@ impl Visit {
                 listed.extend(within);
                 let count = listed.len();
                 match copies.last() {
-                    Some(last) if *more => *owed = Owed { asked: 0, again: now, after: Some(last.id) },
+                    Some(last) if *more => *owed = Owed { asked: 0, again: next, after: Some(last.id) },
                     _ => drop(self.owed.remove(&from)),
                 }
                 let reached = copies.last().filter(|_| *more).map_or(PARTS, |last| self.range.part_of(&last.id));

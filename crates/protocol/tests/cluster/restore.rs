@@ -75,6 +75,36 @@ fn a_disk_that_comes_back_empty_is_filled_again_with_every_transport() {
     }
 }
 
+/// What was just put is looked at little by little, and all of it at once as soon as copies are known to be too few.
+#[test]
+fn a_sweep_has_time_where_nothing_is_known_to_be_missing() {
+    let long = Span::from_secs(100);
+    let config = Config { scrub_interval: Span::ZERO, census_interval: long, ..Config::default() };
+    let contents = |first: u64| (first..first + 400).map(|n| payload(n, 100)).collect::<Vec<_>>();
+    let (mut cluster, _) = put_all(Cluster::of(map(18, 3), &config), contents(0));
+    cluster.run_for(long.times(2));
+    (1_000..).zip(contents(1_000)).for_each(|(n, bytes)| cluster.put(n, bytes));
+    cluster.run();
+    let step = long.div(1_000);
+    let most_asked = |cluster: &mut Cluster, steps: u64| {
+        let asked = (0..steps).map(|_| {
+            let before = cluster.sent["census"];
+            cluster.run_for(step);
+            cluster.sent["census"] - before
+        });
+        asked.max().unwrap_or(0)
+    };
+    // Each steward asks each once; by the clock of the steps at most twice.
+    let once: usize = cluster.map.group_ids().map(|group| cluster.map.keepers(group).len()).sum();
+    let most = most_asked(&mut cluster, 2_000);
+    assert!(most > 0 && most <= 2 * once, "{most}, {once}");
+    assert!(is_whole(&cluster));
+    cluster.disks.get_mut(&NodeId(4)).expect("it is there").clear();
+    let most = most_asked(&mut cluster, 3_000);
+    assert!(most > 10 * once, "{most}, {once}");
+    assert!(is_whole(&cluster));
+}
+
 /// Nobody waits for the next sweep where copies are known to be gone, or a target may have another disk.
 #[test]
 fn what_is_known_to_be_gone_is_made_at_once() {

@@ -7,7 +7,9 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::buffer::spare_capacity;
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock, statvfs};
+use rustix::io::Errno;
 
 use super::Backend;
 use crate::limit;
@@ -136,6 +138,23 @@ impl Backend for FileBackend {
 
     fn read_at(&self, name: &str, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.file(name)?.cached.read_exact_at(buffer, offset)
+    }
+
+    /// Into memory that was not zeroed before.
+    fn read(&self, name: &str, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        let file = self.file(name)?;
+        let mut bytes = Vec::with_capacity(len);
+        while bytes.len() < len {
+            let end = offset + bytes.len() as u64;
+            match rustix::io::pread(&file.cached, spare_capacity(&mut bytes), end) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        // An allocator may have given more than was asked for, and the file goes on.
+        bytes.truncate(len);
+        Ok(bytes)
     }
 
     fn write_at(&self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {

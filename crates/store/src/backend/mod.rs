@@ -1,4 +1,4 @@
-//! What a store needs of a disk: seven methods over a flat directory of files.
+//! What a store needs of a disk: a few methods over a flat directory of files.
 
 mod crash;
 mod file;
@@ -30,6 +30,16 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// # Errors
     /// `UnexpectedEof` behind the end; or the disk fails.
     fn read_at(&self, name: &str, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+
+    /// The `len` bytes from `offset` on.
+    ///
+    /// # Errors
+    /// As [`Backend::read_at`].
+    fn read(&self, name: &str, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.read_at(name, offset, &mut bytes)?;
+        Ok(bytes)
+    }
 
     /// Writes `bytes` from `offset` on. Not durable before [`Backend::sync`].
     ///
