@@ -39,9 +39,11 @@ const REMEMBERED: usize = 16_384;
 /// While it is known what has to be made, the pause after a sweep is so many times as long as that took: where much lacks copies
 /// everything has to be looked at again, and what is said for that would be most of what is said.
 const PAUSES: u64 = 8;
-/// Of the interval between two sweeps so much is between two questions of one that has time: of what was just put everything has to be
-/// looked at, and clients that get it then wait for none of that.
-const RESTS: u64 = 1_000;
+/// A sweep that has time waits this part of the interval between two questions: of what was just put everything has to be looked at, and
+/// clients that get it then wait for none of that.
+const REST: u64 = 1_000;
+/// But for this part of the interval in all, so that nothing is found much later.
+const RESTING: u64 = 2;
 
 /// Defects that can be planted to prove that the simulator's checkers bite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,7 +216,8 @@ impl Steward {
 
     /// Whether nothing is known to lack copies. What was seen a moment ago may just be being put, and where much is put there is always some.
     fn is_calm(&self, context: &Context<'_>) -> bool {
-        let is_new = |since: &Instant| context.now.since(*since) < context.config.settling();
+        // Sweeps are a pause apart that is about as long.
+        let is_new = |since: &Instant| context.now.since(*since) < context.config.settling().times(2);
         !self.is_open() && self.health.lacks.strayed == 0 && self.suspects.values().all(is_new)
     }
 
@@ -241,10 +244,9 @@ impl Steward {
 
     /// A target says what it holds of the range that is looked at. Whether this steward asked for it.
     pub(crate) fn counted(&mut self, context: &mut Context<'_>, from: NodeId, txn: TxnId, holding: &Holding) -> bool {
-        let next = self.next_question(context);
         let Some(sweep) = self.sweep.as_mut().filter(|sweep| sweep.txn == txn) else { return false };
         if let Some(visit) = sweep.path.last_mut() {
-            visit.answered(next, from, holding);
+            visit.answered(context.now, from, holding);
         }
         self.go_on(context);
         self.order(context);
@@ -354,9 +356,12 @@ impl Steward {
 
     /// When the next question of the sweep is asked: at once where there is something to do.
     fn next_question(&self, context: &Context<'_>) -> Instant {
-        let has_time = self.sweep.as_ref().is_some_and(|sweep| sweep.has_time);
-        let rests = has_time && !self.hurries && !self.levelling.is_busy();
-        context.now + if rests { context.config.census_interval.div(RESTS) } else { Span::ZERO }
+        let interval = context.config.census_interval;
+        let has_time = self.sweep.as_ref().is_some_and(|sweep| {
+            sweep.has_time && sweep.silent.is_empty() && context.now.since(sweep.began) < interval.div(RESTING)
+        });
+        let rests = has_time && !self.hurries && !self.is_open() && !self.levelling.is_busy();
+        context.now + if rests { interval.div(REST) } else { Span::ZERO }
     }
 
     /// Asks whoever was not asked yet, or is late.
@@ -445,7 +450,7 @@ impl Steward {
         let pause = if soon || moves { context.config.short_pause() } else { interval };
         self.health.whole &= !soon && self.health.lacks.is_none();
         self.next_sweep = context.now + pause;
-        let took = context.now.since(sweep.began);
+        let took = if sweep.has_time { Span::ZERO } else { context.now.since(sweep.began) };
         self.rest_until = context.now + took.times(PAUSES).clamp(interval.div(4), longest_pause(context.config));
     }
 

@@ -92,15 +92,15 @@ fn common(old: &Placement, new: &Placement, stored: u64) -> BTreeMap<(usize, usi
     counts.into_iter().map(|(groups, count)| (groups, bytes(count))).collect()
 }
 
-/// A group's bytes, divided among its targets by capacity, but that no failure domain gets more than one copy of every chunk.
+/// A group's bytes, divided among its targets by capacity, but that no failure domain gets more than one copy, or piece, of every chunk.
 fn spread(map: &ClusterMap, layout: &Layout, place: usize, bytes: u64) -> Vec<(NodeId, u64)> {
     let weight = |id: NodeId| u128::from(map.target(id).map_or(1, |target| (target.capacity >> 20).max(1)));
     let mut domains: BTreeMap<Option<u16>, Vec<NodeId>> = BTreeMap::new();
     for id in layout.group(place) {
         domains.entry(map.target(id).map(|target| target.domain)).or_default().push(id);
     }
-    let apart = domains.len() >= usize::from(map.copies);
-    let most = if apart { bytes.div_ceil(u64::from(map.copies.max(1))) } else { bytes };
+    let pieces = map.redundancy().pieces();
+    let most = if domains.len() >= pieces { bytes.div_ceil(pieces.max(1) as u64) } else { bytes };
     let weighed = domains.into_values().map(|ids| (ids.iter().map(|id| weight(*id)).sum::<u128>(), ids));
     let mut weighed: Vec<(u128, Vec<NodeId>)> = weighed.collect();
     // The largest first: what it cannot have, the others share.

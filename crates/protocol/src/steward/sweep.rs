@@ -93,7 +93,8 @@ pub(super) struct Sweep {
     pub(super) path: Vec<Visit>,
     /// Ranges that were divided less often have too many copies to be listed.
     pub(super) lists_from: u8,
-    /// Whether nothing was known to lack copies when it began: it has time, and rests between questions.
+    /// Whether nothing was known to lack copies when it began, but for what may just be being put: it has time, and rests between
+    /// questions.
     pub(super) has_time: bool,
 }
 
@@ -171,8 +172,7 @@ impl Visit {
         self.copies.retain(|holder, _| !self.sums.contains_key(holder));
     }
 
-    /// Somebody has answered; for the next page, if there is one, he is asked from `next` on.
-    pub(super) fn answered(&mut self, next: Instant, from: NodeId, holding: &Holding) {
+    pub(super) fn answered(&mut self, now: Instant, from: NodeId, holding: &Holding) {
         let Some(owed) = self.owed.get_mut(&from) else { return };
         match holding {
             Holding::Sums(_) if self.listing == Listing::UnderWay => self.give_list_up(),
@@ -191,7 +191,7 @@ impl Visit {
                 listed.extend(within);
                 let count = listed.len();
                 match copies.last() {
-                    Some(last) if *more => *owed = Owed { asked: 0, again: next, after: Some(last.id) },
+                    Some(last) if *more => *owed = Owed { asked: 0, again: now, after: Some(last.id) },
                     _ => drop(self.owed.remove(&from)),
                 }
                 let reached = copies.last().filter(|_| *more).map_or(PARTS, |last| self.range.part_of(&last.id));

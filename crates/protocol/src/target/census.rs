@@ -37,7 +37,7 @@ impl Stewardship {
         Self { group, before, asked_at: now, steward: None }
     }
 
-    /// When this target becomes the steward, if nobody does who is to be it rather. Whoever is, pauses for less long than that.
+    /// When this target becomes the steward, if nobody does who is to be it rather. Whoever is pauses and rests for less long than that.
     fn due(&self, config: &Config) -> Instant {
         self.asked_at + config.census_interval.times(u64::from(config.steward_after) * self.before.len() as u64)
     }

@@ -12,7 +12,6 @@ use crate::choose::{Offer, Offers, windows};
 use crate::id::GroupId;
 use crate::machine::{Destination, IgnoredReason};
 use crate::map::ClusterMap;
-use crate::redundancy::Wanted;
 use crate::wire::{Direction, Grant, GrantedWindow, Holds, LeadRequest, Leading, Report, Seek};
 
 /// A leader that is asked claims its group again after so many times [`Config::late`](crate::config::Config::late), so that its
@@ -348,8 +347,7 @@ impl Target {
             size,
             group: request.group,
             term,
-            direction: Direction::Put,
-            wanted: request.wanted,
+            direction: Direction::Put(request.wanted),
             transfer: choices.iter().map(|c| c.length).max()?,
             rate: u32::try_from(choices.iter().map(|c| c.rate).min()?).unwrap_or(u32::MAX),
             windows: Vec::with_capacity(turns.len()),
@@ -407,10 +405,8 @@ impl Target {
             group.term = grant.term;
             group.leader = Some((from, self.now));
         }
-        if grant.direction == Direction::Get {
-            return self.get_granted(grant, window);
-        }
-        let kept = if old { Err(Answer::Busy(Span::ZERO)) } else { self.put_granted(from, grant, window) };
+        let Direction::Put(wanted) = grant.direction else { return self.get_granted(grant, window) };
+        let kept = if old { Err(Answer::Busy(Span::ZERO)) } else { self.put_granted(from, grant, wanted, window) };
         if let Err(answer) = kept {
             self.bid(grant.initiator, grant.txn, grant.round, answer);
             self.report(grant.group, from, grant.size);
@@ -511,7 +507,6 @@ impl Target {
             group: id,
             term,
             direction: Direction::Get,
-            wanted: Wanted::BY_MAP,
             transfer,
             rate: holds.rate,
             windows: vec![window],

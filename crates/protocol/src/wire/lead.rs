@@ -8,6 +8,9 @@ use crate::limits;
 use crate::redundancy::Wanted;
 use crate::time::Span;
 
+/// Of a grant's flags: it is of a get, and says nothing else. Those of a put are what it is kept for, doubled.
+const GET: u8 = 1;
+
 /// What a leader, its group and its initiators say to each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Leading {
@@ -166,8 +169,6 @@ pub struct Grant {
     pub term: u32,
     /// What the chosen are to do.
     pub direction: Direction,
-    /// What a copy is to be kept for.
-    pub wanted: Wanted,
     /// What the transfer takes.
     pub transfer: Span,
     /// Bytes per second at which to send.
@@ -179,8 +180,8 @@ pub struct Grant {
 /// Which way a granted transfer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// The chosen receive a copy.
-    Put,
+    /// The chosen receive a copy, which is to be kept for this.
+    Put(Wanted),
     /// The chosen one sends its copy.
     Get,
 }
@@ -295,12 +296,29 @@ impl Holds {
     }
 }
 
+impl Direction {
+    fn flags(self) -> u8 {
+        match self {
+            Self::Put(wanted) => wanted.code() << 1,
+            Self::Get => GET,
+        }
+    }
+
+    fn from_flags(flags: u8) -> Option<Self> {
+        match flags {
+            GET => Some(Self::Get),
+            put if put & GET == 0 => Wanted::from_code(put >> 1).map(Self::Put),
+            _ => None,
+        }
+    }
+}
+
 impl Grant {
     fn put(&self, out: &mut impl BufMut) {
         out.put_u32_le(self.initiator.0);
         out.put_u64_le(self.txn.0);
         out.put_u8(self.round);
-        out.put_u8(u8::from(self.direction == Direction::Get) | self.wanted.code() << 1);
+        out.put_u8(self.direction.flags());
         out.put_slice(&self.id.encode());
         out.put_u32_le(self.size);
         out.put_u32_le(self.group.0);
@@ -317,15 +335,13 @@ impl Grant {
 
     fn take(r: &mut Reader<'_>) -> Option<Self> {
         let (initiator, txn, round) = (NodeId(r.u32()?), TxnId(r.u64()?), r.u8()?);
-        let flags = r.u8()?;
-        let direction = if flags & 1 > 0 { Direction::Get } else { Direction::Put };
-        let wanted = Wanted::from_code(flags >> 1)?;
+        let direction = Direction::from_flags(r.u8()?)?;
         let (id, size, group, term) = (r.chunk()?, chunk_size(r)?, GroupId(r.u32()?), r.u32()?);
         let (transfer, rate, count) = (r.span()?, r.u32()?, r.count(limits::COPIES)?);
         let window =
             |r: &mut Reader<'_>| Some(GrantedWindow { target: NodeId(r.u32()?), start: r.span()?, done: r.span()? });
         let windows = (0..count).map(|_| window(r)).collect::<Option<_>>()?;
-        Some(Self { initiator, txn, round, id, size, group, term, direction, wanted, transfer, rate, windows })
+        Some(Self { initiator, txn, round, id, size, group, term, direction, transfer, rate, windows })
     }
 }
 

@@ -80,10 +80,11 @@ fn a_disk_that_comes_back_empty_is_filled_again_with_every_transport() {
 fn a_sweep_has_time_where_nothing_is_known_to_be_missing() {
     let long = Span::from_secs(100);
     let config = Config { scrub_interval: Span::ZERO, census_interval: long, ..Config::default() };
-    let contents = |first: u64| (first..first + 400).map(|n| payload(n, 100)).collect::<Vec<_>>();
-    let (mut cluster, _) = put_all(Cluster::of(map(9, 3), &config), contents(0));
+    // So many that they are looked at part by part.
+    let content = |n| payload(n, 100);
+    let (mut cluster, _) = put_all(Cluster::of(map(9, 3), &config), (0..2_000).map(content).collect());
     cluster.run_for(long.times(2));
-    (1_000..).zip(contents(1_000)).for_each(|(n, bytes)| cluster.put(n, bytes));
+    (2_000..2_400).for_each(|n| cluster.put(n, content(n)));
     cluster.run();
     let step = long.div(1_000);
     let most_asked = |cluster: &mut Cluster, steps: u64| {

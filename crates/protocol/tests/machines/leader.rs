@@ -60,8 +60,7 @@ fn grant(txn: u64, term: u32, id: ChunkId, target: u32) -> Message {
         size: 1 << 20,
         group: GROUP,
         term,
-        direction: Direction::Put,
-        wanted: Wanted::BY_MAP,
+        direction: Direction::Put(Wanted::BY_MAP),
         transfer: Span::from_millis(1),
         rate: 1_000_000_000,
         windows: vec![turn],
@@ -405,7 +404,7 @@ fn what_is_granted_too_late_is_given_back_at_once() {
     let payload = vec![1; 100];
     let id = ChunkId::of_payload(&payload);
     for (request, direction, targets) in [
-        (put_of(&payload), Direction::Put, &[2, 3][..]),
+        (put_of(&payload), Direction::Put(Wanted::BY_MAP), &[2, 3][..]),
         (Request::Get { handle: 1, id, holders: vec![], fragments: None }, Direction::Get, &[2]),
     ] {
         let (mut initiator, txn) = asking(request);
@@ -450,7 +449,7 @@ fn a_grant_that_the_network_doubled_is_not_given_back() {
     let payload = vec![1; 100];
     let id = ChunkId::of_payload(&payload);
     for (request, direction, targets) in [
-        (put_of(&payload), Direction::Put, &[1, 2, 3][..]),
+        (put_of(&payload), Direction::Put(Wanted::BY_MAP), &[1, 2, 3][..]),
         (Request::Get { handle: 1, id, holders: vec![], fragments: None }, Direction::Get, &[2]),
     ] {
         let (mut initiator, txn) = asking(request);

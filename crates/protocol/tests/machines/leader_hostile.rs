@@ -134,11 +134,10 @@ impl World {
         let leading = match s.what {
             0..=2 => {
                 let turn = |n| GrantedWindow { target: NodeId(n), start: first, done: first + second };
-                let direction = if s.what == 0 { Direction::Get } else { Direction::Put };
+                let direction = if s.what == 0 { Direction::Get } else { Direction::Put(wanted) };
                 let (initiator, transfer, rate) = (INITIATOR, second, s.first);
                 let windows = (1..=u32::from(s.sender)).map(turn).collect();
-                let grant =
-                    Grant { initiator, txn, round, id, size, group, term, direction, wanted, transfer, rate, windows };
+                let grant = Grant { initiator, txn, round, id, size, group, term, direction, transfer, rate, windows };
                 Leading::Grant(grant)
             }
             3 => Leading::Claim { group, term },

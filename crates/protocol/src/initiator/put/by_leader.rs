@@ -49,7 +49,7 @@ impl Put {
         let Phase::Asking { since, .. } = self.phase else {
             return context.ignore(IgnoredReason::Late);
         };
-        if self.leader.asked != Some(from) || grant.direction != Direction::Put || grant.windows.is_empty() {
+        if self.leader.asked != Some(from) || grant.direction == Direction::Get || grant.windows.is_empty() {
             return context.ignore(IgnoredReason::Late);
         }
         context.choices.sample(context.now.since(since));

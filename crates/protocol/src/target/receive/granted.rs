@@ -4,6 +4,7 @@ use super::{
     Answer, Bug, Claim, Effect, Event, IgnoredReason, Incoming, NodeId, OfferedWindow, Pending, Reservation, Span,
     Stage, Target, TxnId, Window, limits,
 };
+use crate::redundancy::Wanted;
 use crate::time::Instant;
 use crate::wire::{Grant, GrantedWindow, Purpose};
 
@@ -13,6 +14,7 @@ impl Target {
         &mut self,
         from: NodeId,
         grant: &Grant,
+        wanted: Wanted,
         granted: GrantedWindow,
     ) -> Result<(), Answer> {
         let (txn, size) = (grant.txn, u64::from(grant.size));
@@ -65,7 +67,7 @@ impl Target {
             bid_at: self.arrived,
             window,
             claim: Claim::Grant { leader: from, group: grant.group, expected: self.arrived + done },
-            wanted: grant.wanted,
+            wanted,
             purpose: Purpose::Store,
             part: None,
             yields: false,
@@ -83,7 +85,7 @@ impl Target {
             _ => {}
         }
         // It may be here already. The payload does not wait for the answer.
-        let promise = self.promise(grant.wanted, false);
+        let promise = self.promise(wanted, false);
         let pending = Pending::Granted { from: grant.initiator, txn, round: grant.round };
         self.begin_effect(Effect::Lookup { id: grant.id, promise }, pending);
         Ok(())
