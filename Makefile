@@ -30,6 +30,7 @@ test: rust
 	@[ -n "$$NO_INSTALL" ] || echo "What tests lack they install: S3 clients into target/clients and, as root, Debian's" \
 	  "chromium, iproute2, postgresql and python3-venv; NO_INSTALL=1 forbids it" >&2
 	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --locked --workspace --all-targets --release -- --deny warnings
 	RUSTDOCFLAGS="--deny warnings --allow rustdoc::private-intra-doc-links" cargo doc --locked --workspace --no-deps --document-private-items --release
 	cargo test --locked --workspace --release
@@ -38,6 +39,7 @@ test: rust
 fix: rust
 	cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
 	cargo fmt --all
+	cargo fmt --manifest-path fuzz/Cargo.toml
 
 # Small changes planted in protocol and store: which does no test and no seed notice? All of them take hours; docs/mutants.md.
 mutants: rust

@@ -18,9 +18,7 @@ use protocol::promise::{Promise, Stamps, Verdict};
 use protocol::redundancy::{Piece, Wanted};
 use protocol::target::{Event, Request, Setup, Target};
 use protocol::time::{Instant, Span};
-use protocol::wire::{
-    Ack, Answer, MAX_CONTROL, Message, TAG, datagrams, decode_message, encode_message,
-};
+use protocol::wire::{Ack, Answer, MAX_CONTROL, Message, TAG, datagrams, decode_message, encode_message};
 use reservoir_fuzz::{AnyBegun, AnyData, Begun, CLUSTER, Knobs, Say, bytes_of, chunk, head, map, their_txn};
 
 #[derive(Arbitrary, Debug)]

@@ -4,8 +4,8 @@
 //! It is Reed-Solomon with a Cauchy matrix over GF(2^8), laid out so that parity is made by XOR alone: a block of 512 bytes is
 //! eight planes of 64, plane p has bit p of 512 elements, and what an element is multiplied by is a choice of planes to add.
 //! So a device that can only XOR what passes makes it in flight, in any order and in ranges of any length ([`Combination::add`]), and a
-//! processor without special instructions is as quick as its memory. The paper's code (`in-network-parity.txt`, section 3.4) is the
-//! case m = 1: one row of ones, which is plain XOR.
+//! processor without special instructions is as quick as its memory. The code of Ohtsuji and Tatebe's paper (section 3.4;
+//! `docs/aggregator.md` names it) is the case m = 1: one row of ones, which is plain XOR.
 //!
 //! What is kept by a code is read back by its matrix, so that never changes: `tests/frozen.rs` has it.
 

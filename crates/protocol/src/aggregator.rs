@@ -1,5 +1,5 @@
 //! What stands between initiators and targets, and does in flight what initiators would otherwise send more often for (`docs/aggregator.md`,
-//! `in-network-parity.txt` 3.4): of a coded chunk it passes the pieces of data on and computes those of parity of them; of copies it sends
+//! which names the paper): of a coded chunk it passes the pieces of data on and computes those of parity of them; of copies it sends
 //! what comes to each receiver.
 //!
 //! It keeps nothing, promises nothing, and nobody relies on it: targets check every piece against the chunk's id, acknowledge to the

@@ -319,9 +319,8 @@ fn failed() -> impl FnOnce(io::Error) -> StoreError {
 
 /// Whether a record's payload is what its header says.
 fn is_whole(backend: &dyn Backend, name: &str, offset: u64, header: &Header) -> io::Result<bool> {
-    let mut payload = vec![0; header.len as usize];
-    match backend.read_at(name, offset + RECORD_HEADER, &mut payload) {
-        Ok(()) => Ok(record::checksum([&payload[..]]) == header.crc),
+    match backend.read(name, offset + RECORD_HEADER, header.len as usize) {
+        Ok(payload) => Ok(record::checksum([&payload[..]]) == header.crc),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
         Err(error) => Err(error),
     }

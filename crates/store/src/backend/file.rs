@@ -145,8 +145,8 @@ impl Backend for FileBackend {
         let file = self.file(name)?;
         let mut bytes = Vec::with_capacity(len);
         while bytes.len() < len {
-            let end = offset + bytes.len() as u64;
-            match rustix::io::pread(&file.cached, spare_capacity(&mut bytes), end) {
+            let at = offset + bytes.len() as u64;
+            match rustix::io::pread(&file.cached, spare_capacity(&mut bytes), at) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
