@@ -59,8 +59,8 @@ use workload::Asked;
 
 const CLUSTER: ClusterId = ClusterId(0x51);
 const KEY: [u8; 32] = [0x17; 32];
-/// Time by which everything must be done.
-const END: Span = Span::from_secs(30);
+/// Time by which everything must be done. Groups that share targets level one after the other, in rounds of some seconds.
+const END: Span = Span::from_secs(60);
 /// How often in turn a node that was woken may want to be woken at once.
 const RESTLESS: u32 = 100;
 
