@@ -340,7 +340,7 @@ impl Steward {
             let open = self.open_parts(context.now);
             let begin = self.next_question(context);
             let lists = self.sweep.as_mut().is_some_and(|sweep| sweep.lists(begin, open));
-            let next = if lists { None } else { self.next_part(context) };
+            let next = if lists { None } else { self.next_part(context, begin) };
             if next.is_none() && !lists {
                 self.leave();
                 continue;
@@ -388,9 +388,9 @@ impl Steward {
         (0..PARTS).filter(|part| visit.prints[*part] != 0 && !is_settled(*part)).count()
     }
 
-    /// The next part of the range that has to be looked at.
-    fn next_part(&mut self, context: &Context<'_>) -> Option<Visit> {
-        let (now, begin) = (context.now, self.next_question(context));
+    /// The next part of the range that has to be looked at; whoever may have some of it is asked from `begin` on.
+    fn next_part(&mut self, context: &Context<'_>, begin: Instant) -> Option<Visit> {
+        let now = context.now;
         let visit = self.sweep.as_mut()?.path.last_mut()?;
         let settled =
             self.settled.entry(visit.range).or_insert_with(|| Box::new(core::array::from_fn(|_| Settled::NOTHING)));
