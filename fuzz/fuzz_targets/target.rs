@@ -197,7 +197,7 @@ impl World {
         for (id, copy) in self.disk.range_mut(first..=id) {
             promise.into_iter().for_each(|promise| copy.stamps.keep(promise));
             if promise.is_none_or(|promise| copy.wanted.covers(promise.wanted)) {
-                return Some(Held { id: *id, size: copy.bytes.len() as u32 });
+                return Some(Held { id: *id, size: copy.bytes.len() as u32, wanted: copy.wanted });
             }
         }
         None

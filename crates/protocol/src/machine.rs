@@ -338,6 +338,8 @@ pub struct Held {
     pub id: ChunkId,
     /// Its bytes.
     pub size: u32,
+    /// What it is kept for.
+    pub wanted: Wanted,
 }
 
 /// How an effect ended.

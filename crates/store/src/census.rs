@@ -27,7 +27,7 @@ impl Store {
     }
 
     fn find_by(&self, id: &ChunkId, size: impl Fn(&ChunkId) -> Option<u32>) -> Option<Held> {
-        let held = |id: ChunkId| size(&id).map(|size| Held { id, size });
+        let held = |id: ChunkId| Some(Held { id, size: size(&id)?, wanted: self.wanted(&id)? });
         if id.code().is_none() || id.piece().is_some() {
             return held(*id);
         }

@@ -10,7 +10,7 @@ use super::{Answer, Effect, Event, Instant, Message, NodeId, Pending, Span, Targ
 use crate::calendar::Calendar;
 use crate::choose::{Offer, Offers, windows};
 use crate::id::GroupId;
-use crate::machine::{Destination, IgnoredReason};
+use crate::machine::{Destination, Held, IgnoredReason};
 use crate::map::ClusterMap;
 use crate::wire::{Direction, Grant, GrantedWindow, Holds, LeadRequest, Leading, Report, Seek};
 
@@ -426,20 +426,21 @@ impl Target {
     }
 
     /// The chunk that somebody seeks is here.
-    pub(super) fn sought(&mut self, from: NodeId, seek: &Seek, size: u32) {
+    pub(super) fn sought(&mut self, from: NodeId, seek: &Seek, held: Held) {
         let port = self.outward_end().max(self.now + seek.earliest).since(self.now);
-        let (read, alone) = self.read_times(size);
+        let (read, alone) = self.read_times(held.size);
         let holds = Holds {
             initiator: from,
             txn: seek.txn,
             round: seek.round,
             id: seek.id,
             group: seek.group,
-            size,
+            size: held.size,
             port,
             read,
             alone,
             rate: u32::try_from(self.link.get(self.now)).unwrap_or(u32::MAX).max(1),
+            wanted: held.wanted,
         };
         if seek.leader == self.setup.id {
             self.holds(self.setup.id, holds);
@@ -449,9 +450,9 @@ impl Target {
         }
     }
 
-    /// A member holds what is sought. When as many as there are copies have answered, or after a while, one is chosen.
+    /// A member holds what is sought. When as many have answered as it should have copies, or after a while, one is chosen.
     fn holds(&mut self, from: NodeId, holds: Holds) {
-        let txn = holds.txn;
+        let (txn, copies) = (holds.txn, holds.wanted.redundancy(self.setup.map.redundancy()).pieces());
         // Another was chosen before this one answered.
         if self.lead.has_granted(holds.initiator, txn, holds.round) {
             return self.event(Event::Ignored(IgnoredReason::Late));
@@ -465,7 +466,7 @@ impl Target {
         if sought.holders.iter().all(|(holder, ..)| *holder != from) {
             sought.holders.push((from, self.arrived, holds));
         }
-        if sought.holders.len() >= usize::from(self.setup.map.copies) {
+        if sought.holders.len() >= copies {
             self.grant_get(txn);
         }
     }

@@ -395,7 +395,7 @@ impl Target {
             }
             (Pending::Seek { from, seek }, Completion::Found(found)) => {
                 if let Some(held) = found {
-                    self.sought(from, &seek, held.size);
+                    self.sought(from, &seek, held);
                 }
             }
             (Pending::Probe { from, txn }, Completion::Found(found)) => {

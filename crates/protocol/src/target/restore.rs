@@ -152,7 +152,7 @@ impl Target {
     pub(super) fn read_next(&mut self) -> Span {
         let now = self.now;
         let Some(restoring) = self.restoring.as_mut() else { return Span::ZERO };
-        while let Some((handle, Held { id, size })) = restoring.to_read.pop_front() {
+        while let Some((handle, Held { id, size, .. })) = restoring.to_read.pop_front() {
             let Some(job) = restoring.jobs.get_mut(&handle) else { continue };
             job.piece = id.piece().unwrap_or_default();
             restoring.reading = Some(size);

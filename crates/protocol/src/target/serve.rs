@@ -75,7 +75,7 @@ impl Target {
         unreserved: bool,
         earliest: Span,
     ) {
-        let Held { id, size } = held;
+        let Held { id, size, .. } = held;
         let txn = id.piece().filter(|_| any).map_or(txn, |piece| txn.of_piece(piece));
         match self.servings.get(&txn) {
             // Another's transaction, or a round that is over: nobody waits for an answer.

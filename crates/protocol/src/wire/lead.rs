@@ -148,6 +148,8 @@ pub struct Holds {
     pub alone: Span,
     /// Bytes per second of the port.
     pub rate: u32,
+    /// What the copy is kept for: how many others may answer.
+    pub wanted: Wanted,
 }
 
 /// Leader to the initiator and the chosen members: these windows are reserved, unless a member says otherwise.
@@ -278,6 +280,9 @@ impl Holds {
         out.put_u32_le(self.size);
         [self.port, self.read, self.alone].into_iter().for_each(|span| out.put_u32_le(wire_span(span)));
         out.put_u32_le(self.rate);
+        if self.wanted != Wanted::BY_MAP {
+            out.put_u8(self.wanted.code());
+        }
     }
 
     fn take(r: &mut Reader<'_>) -> Option<Self> {
@@ -292,6 +297,7 @@ impl Holds {
             read: r.span()?,
             alone: r.span()?,
             rate: r.u32()?,
+            wanted: if r.at_end() { Wanted::BY_MAP } else { Wanted::from_code(r.u8()?)? },
         })
     }
 }

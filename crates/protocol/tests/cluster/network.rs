@@ -369,7 +369,7 @@ impl Cluster {
 /// What is on a disk of a chunk.
 fn found(disk: &BTreeMap<ChunkId, Bytes>, id: &ChunkId) -> Option<Held> {
     let is_it = |(held, _): &(&ChunkId, &Bytes)| **held == *id || held.whole() == *id;
-    disk.iter().find(is_it).map(|(id, bytes)| Held { id: *id, size: bytes.len() as u32 })
+    disk.iter().find(is_it).map(|(id, bytes)| Held { id: *id, size: bytes.len() as u32, wanted: Wanted::BY_MAP })
 }
 
 /// The first of these, and whether there are more.

@@ -5,6 +5,7 @@ use protocol::id::{ChunkId, Epoch, GroupId, NodeId, TxnId};
 use protocol::initiator::{self, ChunkPut, Initiator, Query};
 use protocol::limits;
 use protocol::machine::{Completion, Effect, Held, IgnoredReason, Input};
+use protocol::redundancy::Wanted;
 use protocol::target::{self, Target};
 use protocol::time::Span;
 use protocol::wire::{Ack, Answer, Bid, DataHeader, Head, Leading, Message, Usage, encode_message};
@@ -70,7 +71,7 @@ fn a_target_says_why_it_drops_a_datagram() {
             ref effects => panic!("{effects:?}"),
         });
     let found = |op, size: Option<u32>| {
-        let held = size.map(|size| Held { id: other, size });
+        let held = size.map(|size| Held { id: other, size, wanted: Wanted::BY_MAP });
         Input::Done { op, completion: Completion::Found(held) }
     };
     assert_eq!(looked_up.map(|op| target_drops(&mut target, found(op, None))), [vec![], vec![IgnoredReason::Late]]);

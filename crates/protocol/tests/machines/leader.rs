@@ -241,7 +241,10 @@ fn a_member_that_holds_the_chunk_says_so() {
     let (sent, _) = step(
         &mut third,
         at(1),
-        Input::Done { op: look, completion: Completion::Found(Some(Held { id, size: 1 << 20 })) },
+        Input::Done {
+            op: look,
+            completion: Completion::Found(Some(Held { id, size: 1 << 20, wanted: Wanted::BY_MAP })),
+        },
     );
     assert_eq!(sent, [Message::Bid(Bid { txn: TxnId(1), round: 1, answer: Answer::HaveIt })]);
     assert_eq!(third.in_progress(), 0, "and keeps nothing for it");
@@ -285,6 +288,7 @@ fn readers_are_sent_to_the_holder_that_is_free() {
             read,
             alone,
             rate,
+            wanted: Wanted::BY_MAP,
         }))
     };
     hear(&mut leader, 100, 2, &holds(Span::from_millis(9)));
@@ -355,15 +359,30 @@ fn a_request_that_the_network_doubled_is_answered_once() {
     assert_eq!(ask(50, 1), []);
 }
 
+fn holds_of(round: u8, wanted: Wanted) -> Message {
+    let (port, read, alone) = (Span::ZERO, Span::ZERO, Span::ZERO);
+    let (id, txn, size, rate) = (ChunkId::of_payload(b"sought"), TxnId(5), 1 << 20, 1_000_000_000);
+    let (initiator, group) = (INITIATOR, GROUP);
+    Message::Leading(Leading::Holds(Holds { initiator, txn, round, id, group, size, port, read, alone, rate, wanted }))
+}
+
+#[test]
+fn a_reader_waits_for_no_more_holders_than_there_should_be() {
+    let mut leader = leader();
+    let two = Wanted::of(Redundancy::copies(2));
+    let mut hear = |nanos, member, round, wanted| {
+        grants(&step(&mut leader, at(nanos), arriving(from(NodeId(member), &holds_of(round, wanted)))).0)
+    };
+    assert_eq!(hear(100, 2, 1, two), []);
+    assert_eq!(hear(200, 3, 1, two).len(), 2, "both copies answered, in a cluster of three");
+    assert_eq!(hear(300, 2, 2, Wanted::BY_MAP), []);
+    assert_eq!(hear(400, 3, 2, Wanted::BY_MAP), [], "the third may be free sooner");
+}
+
 #[test]
 fn a_holder_that_says_so_after_the_choice_is_not_sent_as_well() {
     let mut leader = leader();
-    let holds = |round| {
-        let (port, read, alone) = (Span::ZERO, Span::ZERO, Span::ZERO);
-        let (id, txn, size, rate) = (ChunkId::of_payload(b"sought"), TxnId(5), 1 << 20, 1_000_000_000);
-        let (initiator, group) = (INITIATOR, GROUP);
-        Message::Leading(Leading::Holds(Holds { initiator, txn, round, id, group, size, port, read, alone, rate }))
-    };
+    let holds = |round| holds_of(round, Wanted::BY_MAP);
     hear(&mut leader, 100, 2, &holds(1));
     assert_eq!(grants(&step(&mut leader, at(1_000_000), Input::Wake).0).len(), 2);
     hear(&mut leader, 1_000_100, 3, &holds(1));

@@ -104,7 +104,9 @@ impl World {
         }
         let (op, effect) = self.under_way.remove(0);
         let completion = match effect {
-            Effect::Lookup { id, .. } => Completion::Found(self.disk.contains(&id).then_some(Held { id, size: 5 })),
+            Effect::Lookup { id, .. } => {
+                Completion::Found(self.disk.contains(&id).then_some(Held { id, size: 5, wanted: Wanted::BY_MAP }))
+            }
             Effect::Write { id, .. } => {
                 self.disk.insert(id);
                 Completion::Written { result: Ok(()), free: 1 << 30 }
@@ -155,7 +157,7 @@ impl World {
                 let (port, read, alone) = (first, second, first);
                 let initiator = INITIATOR;
                 let (round, rate) = (s.round, s.second);
-                Leading::Holds(Holds { initiator, txn, round, id, group, size, port, read, alone, rate })
+                Leading::Holds(Holds { initiator, txn, round, id, group, size, port, read, alone, rate, wanted })
             }
             9 => {
                 let leader = NodeId(s.sender.into());

@@ -343,8 +343,11 @@ fn sending(target: &mut Target, now: Instant, transfer: Span) -> PutRequest {
     let (_, effects) =
         say(target, now, 2, &Message::Restore { txn: TxnId(70), id, wanted: Wanted::BY_MAP, holders: vec![] });
     let [(op, Effect::Lookup { .. })] = effects[..] else { panic!("{effects:?}: it looks for it") };
-    let (_, effects) =
-        step(target, now, Input::Done { op, completion: Completion::Found(Some(Held { id, size: SIZE })) });
+    let (_, effects) = step(
+        target,
+        now,
+        Input::Done { op, completion: Completion::Found(Some(Held { id, size: SIZE, wanted: Wanted::BY_MAP })) },
+    );
     let [(op, Effect::Read { .. })] = effects[..] else { panic!("{effects:?}: it reads it") };
     let (said, _) = step(target, now, Input::Done { op, completion: Completion::Read(Ok(payload)) });
     let request = asked(&said);

@@ -11,7 +11,7 @@ use protocol::id::{Epoch, NodeId, TxnId};
 use protocol::initiator::{Event, Initiator, Request};
 use protocol::machine::{Completion, Effect, Held, Input, Machine, Output};
 use protocol::map::{ClusterMap, TargetEntry};
-use protocol::redundancy::{Piece, Pieces};
+use protocol::redundancy::{Piece, Pieces, Wanted};
 use protocol::time::{Instant, Span};
 use protocol::wire::{Ack, Answer, Bid, DataHeader, Message, OfferedWindow};
 
@@ -356,7 +356,7 @@ fn a_target_offers_the_piece_that_it_has_and_sends_it_when_the_get_accepts() {
     let (_, effects) = step(&mut target, at(0), arriving(from(INITIATOR, &get(txn.0, 1, whole))));
     let [(op, Effect::Lookup { id, .. })] = effects[..] else { panic!("{effects:?}") };
     assert_eq!(id, whole);
-    let held = Held { id: whole.of_piece(Piece(4)), size: 4_000 };
+    let held = Held { id: whole.of_piece(Piece(4)), size: 4_000, wanted: Wanted::BY_MAP };
     let (said, _) = step(&mut target, at(0), Input::Done { op, completion: Completion::Found(Some(held)) });
     let [Message::Bid(Bid { txn: own, round: 1, answer: Answer::Window(window) })] = said[..] else {
         panic!("{said:?}")

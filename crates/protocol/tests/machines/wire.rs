@@ -107,7 +107,8 @@ fn messages() -> Vec<(Message, &'static str, usize)> {
     let (group, round, initiator) = (GroupId(2), 1, NodeId(1 << 24));
     let seek = Seek { txn, round, id, group, leader: NodeId(1), earliest: span(9) };
     let (port, read, alone) = (span(1), span(2), span(3));
-    let holds = Holds { initiator, txn, round, id, group, size: 6, port, read, alone, rate: 5 };
+    let holds = Holds { initiator, txn, round, id, group, size: 6, port, read, alone, rate: 5, wanted: Wanted::BY_MAP };
+    let holds_two = Holds { wanted: Wanted::of(Some(Redundancy::Copies(2))), ..holds.clone() };
     let windows = (1..=3).map(|n| GrantedWindow { target: NodeId(n), start: span(4), done: span(5) }).collect();
     let (transfer, term) = (span(3), 7);
     let grant = Grant {
@@ -156,6 +157,7 @@ fn messages() -> Vec<(Message, &'static str, usize)> {
         (Message::Leading(Leading::Request(entrusted)), "lead-request", 122),
         (Message::Leading(Leading::Seek(seek)), "seek", 102),
         (Message::Leading(Leading::Holds(holds)), "holds", 118),
+        (Message::Leading(Leading::Holds(holds_two)), "holds", 119),
         (Message::Leading(Leading::Grant(grant)), "grant", 152),
         (Message::Leading(Leading::Claim { group: GroupId(1), term: 2 }), "claim", 56),
         (Message::Leading(Leading::Report(report)), "report", 88),

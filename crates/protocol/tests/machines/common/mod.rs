@@ -78,7 +78,7 @@ pub(crate) fn tell(
 ) -> (Vec<Message>, Vec<(OpId, Effect)>) {
     let (mut messages, mut effects) = step(target, now, arriving(from(INITIATOR, message)));
     if let [(op, Effect::Lookup { id, .. })] = effects[..] {
-        let found = found.map(|size| Held { id, size });
+        let found = found.map(|size| Held { id, size, wanted: Wanted::BY_MAP });
         let (more, next) = step(target, now, Input::Done { op, completion: Completion::Found(found) });
         messages.extend(more);
         effects = next;

@@ -10,6 +10,7 @@ use protocol::id::{ChunkId, NodeId};
 use protocol::initiator::{ChunkPut, Event as InitiatorEvent, Initiator, Request, Stored};
 use protocol::machine::Held;
 use protocol::map::ClusterMap;
+use protocol::redundancy::Wanted;
 use protocol::rng::Rng;
 use protocol::target::{Event as TargetEvent, Request as TargetRequest, Setup as TargetSetup, Target};
 use protocol::wire::{Message, decode_message};
@@ -198,7 +199,7 @@ impl MachineSet for Products {
         if let Some(stock) = &self.stock
             && Stock::names(id)
         {
-            return stock.found(id, on).map(|size| Held { id: *id, size });
+            return stock.found(id, on).map(|size| Held { id: *id, size, wanted: Wanted::BY_MAP });
         }
         self.workload.found(id, on)
     }

@@ -6,7 +6,7 @@ use erasure::Code;
 use protocol::id::{ChunkId, ChunkKind, NodeId, coded};
 use protocol::machine::Held as HeldThere;
 use protocol::map::ClusterMap;
-use protocol::redundancy::Piece;
+use protocol::redundancy::{Piece, Wanted};
 use protocol::rng::{Rng, mix};
 use smallvec::SmallVec;
 
@@ -244,11 +244,15 @@ impl Workload {
     pub(super) fn found(&self, id: &ChunkId, on: NodeId) -> Option<HeldThere> {
         let chunk = Chunk::of(id);
         if let Some(object) = self.objects.get(chunk.number as usize) {
-            return object.holders.contains(&on).then_some(HeldThere { id: *id, size: object.size });
+            return object.holders.contains(&on).then_some(HeldThere {
+                id: *id,
+                size: object.size,
+                wanted: Wanted::BY_MAP,
+            });
         }
         let held = self.held.get(chunk.initiator as usize)?.get(chunk.place as usize)?;
         let (_, piece) = held.holders.iter().find(|(holder, _)| *holder == on)?;
-        let found = HeldThere { id: id.of_piece(*piece), size: held.size };
+        let found = HeldThere { id: id.of_piece(*piece), size: held.size, wanted: Wanted::BY_MAP };
         (held.number == chunk.number && !held.is_over).then_some(found)
     }
 
