@@ -2,7 +2,6 @@
 //! wrong memory costs one more round.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasherDefault, Hasher};
 
 use smallvec::SmallVec;
 
@@ -11,26 +10,7 @@ use crate::id::{ChunkId, NodeId};
 /// Chunks whose holders an initiator remembers; the oldest is forgotten first.
 const REMEMBERED: usize = 16_384;
 
-/// Digests are hashed already.
-#[derive(Debug, Default)]
-struct AsItIs(u64);
-
-impl Hasher for AsItIs {
-    /// Not called: the keys are `u64`.
-    fn write(&mut self, _: &[u8]) {}
-
-    fn write_u64(&mut self, digest: u64) {
-        self.0 = digest;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-/// Looked up for each chunk, of which an initiator may know thousands: a tree would be a dozen lines of memory that are in no cache.
-#[expect(clippy::disallowed_types, reason = "its hasher has no seed, and nobody sees the order of its entries")]
-type Holders = std::collections::HashMap<u64, SmallVec<[NodeId; 3]>, BuildHasherDefault<AsItIs>>;
+type Holders = std::collections::BTreeMap<u64, SmallVec<[NodeId; 3]>>;
 
 #[derive(Debug, Default)]
 pub(super) struct Memory {
