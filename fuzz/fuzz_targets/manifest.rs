@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use catalog::object_manifest::{self, ObjectRecord};
+use catalog::object_manifest::{self, ObjectManifest};
 use libfuzzer_sys::fuzz_target;
 use object::manifest::{FILE_ENTRIES, Manifest, NAME_BYTES, decode_index, encode_index};
 
@@ -12,7 +12,7 @@ fuzz_target!(|data: &[u8]| {
         assert!(manifest.name.len() <= NAME_BYTES && manifest.entries.len() <= FILE_ENTRIES);
         let _ = manifest.chunks();
     }
-    if let Ok(record) = ObjectRecord::decode(data) {
+    if let Ok(record) = ObjectManifest::decode(data) {
         assert_eq!(record.encode(), data);
         let _ = record.row();
     }

@@ -17,13 +17,13 @@ pub use transient::Transient;
 
 use protocol::id::ChunkId;
 
-use crate::object_manifest::{Kind, ObjectRecord, VersionId};
+use crate::object_manifest::{Kind, ObjectManifest, VersionId};
 
 /// A version as the catalog knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The record, shortened by [`ObjectRecord::row`].
-    pub record: ObjectRecord,
+    /// The record, shortened by [`ObjectManifest::row`].
+    pub record: ObjectManifest,
     /// The manifest chunk.
     pub manifest: ChunkId,
 }
@@ -68,7 +68,7 @@ pub struct Upload {
     /// Its id.
     pub id: VersionId,
     /// Bucket, key and attributes that the object will have.
-    pub record: ObjectRecord,
+    pub record: ObjectManifest,
 }
 
 /// A part of an upload.

@@ -18,9 +18,9 @@ pub const MAGIC: [u8; 4] = *b"RSVO";
 pub const KEY_BYTES: usize = 1_024;
 /// The attribute of a bucket that somebody began to remove.
 pub const LEAVING: &str = "leaving";
-/// The attribute of [`ObjectRecord::begun`].
+/// The attribute of [`ObjectManifest::begun`].
 pub const BEGUN: &str = "begun";
-/// The attribute of [`ObjectRecord::redundancy`].
+/// The attribute of [`ObjectManifest::redundancy`].
 const REDUNDANCY: &str = "redundancy";
 /// Entries that a record has; with more it names index chunks.
 pub const ENTRIES: usize = 10_000;
@@ -111,7 +111,7 @@ pub enum Body {
 
 /// What a manifest says, and a row of the catalog: one version of an object, a removal, or a bucket (which has the key "").
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObjectRecord {
+pub struct ObjectManifest {
     /// What it says.
     pub kind: Kind,
     /// The bucket.
@@ -138,7 +138,7 @@ pub struct ObjectRecord {
     pub body: Body,
 }
 
-impl ObjectRecord {
+impl ObjectManifest {
     /// Whether it says that something is removed whose room is won back. A delete marker wins nothing.
     #[must_use]
     pub fn is_removal(&self) -> bool {

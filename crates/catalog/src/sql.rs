@@ -11,7 +11,7 @@
 
 use protocol::id::ChunkId;
 
-use crate::object_manifest::{Kind, ObjectRecord, VersionId};
+use crate::object_manifest::{Kind, ObjectManifest, VersionId};
 use crate::{Amends, Catalog, CatalogError, Change, Condition, Part, RETURNED, Refused, Row, Run, Start, Upload};
 
 /// The format of the tables. A program that knows only older ones must not use them.
@@ -224,7 +224,7 @@ fn note_removed(db: &mut impl Db, bucket: &str, key: &str, version: VersionId) -
 }
 
 /// Whether this record is later than what was removed before it.
-fn check_removed(db: &mut impl Db, record: &ObjectRecord) -> Result<(), CatalogError> {
+fn check_removed(db: &mut impl Db, record: &ObjectManifest) -> Result<(), CatalogError> {
     let sql = "SELECT micros FROM removed WHERE bucket = ?1 AND slot = ?2";
     let removed = many(db, sql, &[Text(&record.bucket), slot(&record.key)], |row| row.int(0))?;
     match removed.first().map(|micros| *micros as u64).filter(|micros| record.version.micros() <= *micros) {
@@ -414,7 +414,7 @@ fn row_of(columns: &dyn Columns) -> Result<Row, CatalogError> {
     let manifest = <[u8; ChunkId::LEN]>::try_from(columns.bytes(0)?).ok();
     let manifest = manifest.and_then(|id| ChunkId::decode(&id)).ok_or_else(|| damaged("an impossible id".into()))?;
     let bytes = columns.bytes(1)?;
-    let record = ObjectRecord::decode(&bytes).map_err(|why| damaged(format!("{manifest}: {why}")))?;
+    let record = ObjectManifest::decode(&bytes).map_err(|why| damaged(format!("{manifest}: {why}")))?;
     if record.is_of(manifest, &bytes) { Ok(Row { record, manifest }) } else { Err(damaged(manifest.to_string())) }
 }
 
@@ -456,7 +456,7 @@ fn newest(db: &mut impl Db, bucket: &str, key: &[u8]) -> Result<Option<Row>, Cat
 
 fn upload_of(columns: &dyn Columns) -> Result<Upload, CatalogError> {
     let id = <[u8; 16]>::try_from(columns.bytes(0)?).map_err(|_| broken("an impossible upload id"))?;
-    let record = ObjectRecord::decode(&columns.bytes(1)?).map_err(broken)?;
+    let record = ObjectManifest::decode(&columns.bytes(1)?).map_err(broken)?;
     Ok(Upload { id: VersionId(u128::from_be_bytes(id)), record })
 }
 

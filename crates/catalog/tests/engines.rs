@@ -4,13 +4,13 @@
 
 use std::sync::Barrier;
 
-use catalog::object_manifest::{Kind, ObjectRecord, VersionId};
+use catalog::object_manifest::{Kind, ObjectManifest, VersionId};
 use catalog::{
     Catalog, CatalogError, Change, Condition, Part, Postgres, Refused, Row, Run, Sqlite, Start, Upload, all_buckets,
 };
 
 fn row(kind: Kind, bucket: &str, key: &str, micros: u64, null: bool) -> Row {
-    let mut record = ObjectRecord::new(kind, bucket, key, VersionId::new(micros, 1));
+    let mut record = ObjectManifest::new(kind, bucket, key, VersionId::new(micros, 1));
     record.null = null;
     record.etag = micros.to_string();
     let manifest = record.chunk().0;
@@ -153,7 +153,7 @@ fn uploads_keep_their_parts(catalog: &dyn Catalog) {
     with_bucket(catalog);
     let upload = |n: u64, key| {
         let id = VersionId::new(n, 0);
-        Upload { id, record: ObjectRecord::new(Kind::Object, "b", key, id) }
+        Upload { id, record: ObjectManifest::new(Kind::Object, "b", key, id) }
     };
     let all = [upload(1, "a"), upload(2, "b"), upload(3, "b")];
     for upload in &all {

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use catalog::object_manifest::{Kind, ObjectRecord, VersionId};
+use catalog::object_manifest::{Kind, ObjectManifest, VersionId};
 use catalog::{Catalog, Change, Condition, Row, Sqlite, Start};
 use rusqlite::Connection;
 
@@ -62,7 +62,7 @@ fn a_file_without_a_number_is_taken_over_with_all_that_is_in_it() {
         assert_eq!(catalog.runs().unwrap().len(), 1);
     }
     let catalog = Sqlite::open(&path).unwrap();
-    let record = ObjectRecord::new(Kind::Object, "old", "a", VersionId::new(u64::MAX >> 1, 1));
+    let record = ObjectManifest::new(Kind::Object, "old", "a", VersionId::new(u64::MAX >> 1, 1));
     let row = Row { manifest: record.chunk().0, record };
     catalog.change(Change::Put(row.clone(), Condition::Present)).unwrap();
     assert_eq!(catalog.newest("old", "a").unwrap(), Some(row));

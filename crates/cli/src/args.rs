@@ -300,7 +300,7 @@ pub(crate) enum SimCommand {
         start: u64,
         /// Plant this defect, to see that the checks find it.
         #[arg(long, value_name = "DEFECT", hide = true)]
-        plant: Option<sim::Planted>,
+        plant: Option<sim::PlantedBug>,
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -311,7 +311,7 @@ pub(crate) enum SimCommand {
         seed: u64,
         /// Plant this defect, to see that the checks find it.
         #[arg(long, value_name = "DEFECT", hide = true)]
-        plant: Option<sim::Planted>,
+        plant: Option<sim::PlantedBug>,
     },
 }
 

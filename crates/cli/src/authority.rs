@@ -23,7 +23,7 @@ pub(crate) trait MapAuthority: Send + Sync {
     /// Decides `next`, which was made from the map `from`, if that is the newest still.
     fn propose(&self, from: &ClusterConfig, next: &ClusterConfig) -> anyhow::Result<Verdict>;
     /// Where, for people.
-    fn place(&self) -> String;
+    fn location(&self) -> String;
 }
 
 /// Has a change decided, with so many proposals at most: `make` says which map follows the newest one, or that there is nothing to
@@ -128,7 +128,7 @@ mod tests {
             bail!("the connection is lost")
         }
 
-        fn place(&self) -> String {
+        fn location(&self) -> String {
             String::new()
         }
     }

@@ -98,8 +98,8 @@ pub(crate) fn next(
         ensure_copies_stay(change, present, rules.classes)?;
     }
     let most = rules.classes.values().copied().max().unwrap_or(Redundancy::Copies(wished.copies));
-    let places = places(change, present, &wished)?;
-    let (next, plan) = present.plan(&wished, &places, most, rules.stored.bytes, change.level)?;
+    let replacements = replacements(change, present, &wished)?;
+    let (next, plan) = present.plan(&wished, &replacements, most, rules.stored.bytes, change.level)?;
     ensure_room(change, present, &next, rules.stored)?;
     // Nodes that use the present map take this for leave to forget.
     let settled = if plan.forgets { Some(present.epoch) } else { next.settled };
@@ -144,9 +144,9 @@ fn wish(change: &Change, present: &ClusterConfig) -> anyhow::Result<ClusterConfi
     for id in change.drain.iter().chain(&change.restore).chain(&change.remove).chain(resized).chain(replaced) {
         ensure!(present.targets.iter().any(|target| target.id == *id), "there is no target {id} in the map");
     }
-    let mut named = BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for id in change.drain.iter().chain(&change.restore).chain(&change.remove) {
-        ensure!(named.insert(id), "say once what becomes of target {id}: --drain, --restore or --remove");
+        ensure!(seen.insert(id), "say once what becomes of target {id}: --drain, --restore or --remove");
     }
     wished.copies = change.copies.unwrap_or(wished.copies);
     wished.group_cells = change.group_cells.map_or(wished.group_cells, usize::from);
@@ -181,13 +181,13 @@ fn wish(change: &Change, present: &ClusterConfig) -> anyhow::Result<ClusterConfi
 }
 
 /// Who takes whose place.
-fn places(
+fn replacements(
     change: &Change,
     present: &ClusterConfig,
     wished: &ClusterConfig,
 ) -> anyhow::Result<BTreeMap<NodeId, NodeId>> {
     let takes_chunks = |of: &ClusterConfig, id: u32| of.targets.iter().any(|target| target.id == id && !target.drain);
-    let (mut places, mut replacements) = (BTreeMap::new(), BTreeSet::new());
+    let (mut replacements, mut newcomers) = (BTreeMap::new(), BTreeSet::new());
     for (old, new) in &change.replace {
         let what = format!("--replace {old}={new}");
         ensure!(
@@ -202,13 +202,13 @@ fn places(
             takes_chunks(wished, *new),
             "{what}: target {new} is not in the map, or is to be drained: add it with --add FILE"
         );
-        let once = places.insert(NodeId(*old), NodeId(*new)).is_none() && replacements.insert(*new);
+        let once = replacements.insert(NodeId(*old), NodeId(*new)).is_none() && newcomers.insert(*new);
         ensure!(
             once && !change.drain.contains(old) && !change.remove.contains(old),
             "{what}: say once what becomes of a target"
         );
     }
-    Ok(places)
+    Ok(replacements)
 }
 
 /// Refuses to take out at once so many failure domains as some objects have copies: all of them may be there.

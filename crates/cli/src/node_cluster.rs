@@ -142,7 +142,7 @@ impl ChunkService for NodeCluster {
 }
 
 /// What a status is made of, by one map.
-struct Asked {
+struct StatusAnswers {
     config: ClusterConfig,
     map: ClusterMap,
     states: Vec<TargetState>,
@@ -153,7 +153,7 @@ struct Asked {
 }
 
 impl NodeCluster {
-    fn asked(&self) -> anyhow::Result<Asked> {
+    fn answers(&self) -> anyhow::Result<StatusAnswers> {
         let (config, map) = (self.client.config(), self.client.map());
         let (states, usage, health) = (self.client.ping(), self.client.usage(), self.client.health());
         let switches = self.client.ping_switches().wait()?.context("the switches could not be asked")?;
@@ -163,7 +163,7 @@ impl NodeCluster {
             alive: switches.iter().any(|state| state.target.0 == switch.id && state.answer.is_some()),
         };
         let switches = config.switches.iter().map(switch).collect();
-        Ok(Asked {
+        Ok(StatusAnswers {
             config,
             map,
             states: states.wait()?.context("the targets could not be asked")?,
@@ -177,11 +177,11 @@ impl NodeCluster {
 
 impl Cluster for NodeCluster {
     fn status(&self) -> anyhow::Result<Status> {
-        let first = self.asked()?;
+        let first = self.answers()?;
         // Answers take seconds where targets are silent. By a map that came meanwhile they say little, so they are asked for again.
         let is_of_map_in_use = first.config.epoch == self.client.config().epoch;
-        let Asked { config, map, states, switches, usage, health, down } =
-            if is_of_map_in_use { first } else { self.asked()? };
+        let StatusAnswers { config, map, states, switches, usage, health, down } =
+            if is_of_map_in_use { first } else { self.answers()? };
         let used = |id: NodeId, of: fn(&Usage) -> u64| usage.get(&id).map(of);
         let targets = states.into_iter().map(|state| (config.targets.iter().find(|t| t.id == state.target.0), state));
         let targets = targets.map(|(target, state)| TargetInfo {

@@ -134,7 +134,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
         changes,
         written: args.write && changes,
     };
-    if args.rules.table.json { json(&report) } else { print(&report, &authority.place(), plan.forgets) }
+    if args.rules.table.json { json(&report) } else { print(&report, &authority.location(), plan.forgets) }
 }
 
 /// Writes the layout of a new cluster for one that is empty.
@@ -178,7 +178,7 @@ fn lay_out_anew(
         map.groups(),
         map.cells()
     ))?;
-    line(&done(&authority.place(), args.write))
+    line(&done(&authority.location(), args.write))
 }
 
 /// What became of the plan.
@@ -252,7 +252,7 @@ pub(crate) fn show(args: &ShowArgs) -> anyhow::Result<()> {
         cells: map.cells(),
         groups: map.groups(),
         carries_previous: map.previous().is_some(),
-        decided: authority.place(),
+        decided: authority.location(),
         targets: config.targets.iter().map(row).collect(),
     };
     if args.table.json {
@@ -362,7 +362,7 @@ fn decide(
             known <= Some(present.epoch),
             "the map of epoch {} {} is not the newest, as others use {}: nothing is written; wait until it is here, and plan again",
             present.epoch,
-            authority.place(),
+            authority.location(),
             known.unwrap_or(0)
         );
         Ok(Some(next.clone()))
@@ -371,7 +371,7 @@ fn decide(
         authority::decide(authority, 1, make)? == Decided::Changed,
         "the map of epoch {} {} was changed meanwhile: nothing is written; plan again, from what `reservoir cluster show` says now",
         present.epoch,
-        authority.place()
+        authority.location()
     );
     Ok(())
 }

@@ -19,7 +19,7 @@ mod sweep;
 mod theory;
 
 use anyhow::bail;
-use sim::Planted;
+use sim::PlantedBug;
 
 use crate::args::SimCommand;
 use crate::output::line;
@@ -42,7 +42,7 @@ pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
     }
 }
 
-fn replay(seed: u64, plant: Option<Planted>) -> anyhow::Result<()> {
+fn replay(seed: u64, plant: Option<PlantedBug>) -> anyhow::Result<()> {
     let mut broken = None;
     let outcome = sim::replay(seed, plant, &mut |step| {
         if broken.is_none() {

@@ -248,7 +248,7 @@ mod tests {
         let wish = planner::Wish {
             targets: map.targets().map(|target| (target.id, target.clone())).collect(),
             drained: drained.iter().copied().map(NodeId).collect(),
-            places: Default::default(),
+            replacements: Default::default(),
             copies: map.copies,
             most: map.redundancy(),
             group_cells: layout.group_cells,

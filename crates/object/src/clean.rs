@@ -13,7 +13,7 @@ use crate::bug::Bug;
 use crate::incomplete_changes::IncompleteChanges;
 use crate::manifest::{self, Entry, Malformed, Manifest};
 use crate::service::{ChunkService, ServiceError};
-use catalog::object_manifest::{self, Body, ObjectRecord, decode_entries};
+use catalog::object_manifest::{self, Body, ObjectManifest, decode_entries};
 use catalog::{Catalog, CatalogError, Start, all_buckets};
 use garbage::{Fate, Seen, judge};
 
@@ -207,7 +207,7 @@ impl<'a> Cleaning<'a> {
                 self.read_name(&mut records, garbage)?;
             }
             if bytes.starts_with(&object_manifest::MAGIC) {
-                let record = ObjectRecord::decode(&bytes).map_err(|why| Unreadable::Malformed(id, why))?;
+                let record = ObjectManifest::decode(&bytes).map_err(|why| Unreadable::Malformed(id, why))?;
                 garbage.begun.note(&record);
                 records.push(Seen::new(id, holders, record));
             } else {
@@ -236,7 +236,7 @@ impl<'a> Cleaning<'a> {
                 }
                 if seen.is_long {
                     let bytes = self.fetch(seen.id, seen.holders)?;
-                    let whole = ObjectRecord::decode(&bytes).map_err(|why| Unreadable::Malformed(seen.id, why))?;
+                    let whole = ObjectManifest::decode(&bytes).map_err(|why| Unreadable::Malformed(seen.id, why))?;
                     self.refer(&whole.body)?;
                 } else {
                     self.refer(&seen.record.body)?;

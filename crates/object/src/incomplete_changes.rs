@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use catalog::object_manifest::{Kind, LEAVING, ObjectRecord, VersionId};
+use catalog::object_manifest::{Kind, LEAVING, ObjectManifest, VersionId};
 use catalog::{Catalog, CatalogError, RETURNED, Row, Run};
 
 /// What a catalog knows of the runs whose manifests there are.
@@ -23,7 +23,7 @@ impl IncompleteChanges {
     }
 
     /// Takes note of a manifest. All must be seen before [`IncompleteChanges::is_known`] is asked.
-    pub(crate) fn note(&mut self, record: &ObjectRecord) {
+    pub(crate) fn note(&mut self, record: &ObjectManifest) {
         let begun = record.begun();
         let known = self.runs.get(&begun.run()).is_some_and(|run| begun.micros() <= run.until);
         if !known {
@@ -32,7 +32,7 @@ impl IncompleteChanges {
     }
 
     /// The run that began the change of this record, when it did not say that the change is settled.
-    pub(crate) fn open_in(&self, record: &ObjectRecord) -> Option<&Run> {
+    pub(crate) fn open_in(&self, record: &ObjectManifest) -> Option<&Run> {
         let begun = record.begun();
         self.runs.get(&begun.run()).filter(|run| begun.micros() >= run.settled)
     }
@@ -43,7 +43,7 @@ impl IncompleteChanges {
     }
 
     /// Whether this began after all that the catalog should know and does not.
-    pub(crate) fn is_later(&self, record: &ObjectRecord) -> bool {
+    pub(crate) fn is_later(&self, record: &ObjectManifest) -> bool {
         record.begun().micros() > self.beyond
     }
 }
@@ -87,7 +87,7 @@ pub(crate) fn contradicts(catalog: &dyn Catalog, row: &Row) -> Result<bool, Cata
 /// What the catalog has of a version of this record's key.
 pub(crate) fn version(
     catalog: &dyn Catalog,
-    record: &ObjectRecord,
+    record: &ObjectManifest,
     version: VersionId,
 ) -> Result<Option<Row>, CatalogError> {
     let row = catalog.version(&record.bucket, &record.key, (!record.null).then_some(version))?;

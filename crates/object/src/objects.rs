@@ -6,14 +6,14 @@
 
 mod ahead;
 mod chunks;
+mod holders;
 mod kept;
-mod places;
 mod read;
 mod renew;
 mod write;
 
+pub use holders::{ChunkHolders, ObjectHolders};
 pub use kept::{Kept, Made};
-pub use places::{Place, Places};
 pub use read::Reader;
 pub use write::{Sealed, Source, Written};
 
@@ -34,7 +34,7 @@ use crate::manifest::Malformed;
 use crate::runs::{Flight, RunTiming, Runs};
 use crate::seal::SealError;
 use crate::service::{ChunkService, Pending, ServiceError};
-use catalog::object_manifest::{BEGUN, Body, Kind, LEAVING, ObjectRecord, VersionId};
+use catalog::object_manifest::{BEGUN, Body, Kind, LEAVING, ObjectManifest, VersionId};
 use catalog::{Catalog, CatalogError, Change, Condition, Refused, Row, Start};
 
 /// Times that a version is put again because a later one of its key came between; each time somebody else's succeeded.
@@ -214,7 +214,7 @@ impl Objects {
     ///
     /// # Errors
     /// [`Refused::BucketExists`], or when it cannot be stored.
-    pub fn create_bucket(&self, mut record: ObjectRecord) -> Result<Row, ObjectError> {
+    pub fn create_bucket(&self, mut record: ObjectManifest) -> Result<Row, ObjectError> {
         if self.catalog.bucket(&record.bucket)?.is_some() {
             return Err(Refused::BucketExists.into());
         }
@@ -236,7 +236,7 @@ impl Objects {
     ///
     /// # Errors
     /// [`Refused::NoBucket`], [`Refused::Changed`] when `bucket` is not how it is by now, or when it cannot be stored.
-    pub fn set_bucket(&self, bucket: &Row, change: impl FnOnce(&mut ObjectRecord)) -> Result<Row, ObjectError> {
+    pub fn set_bucket(&self, bucket: &Row, change: impl FnOnce(&mut ObjectManifest)) -> Result<Row, ObjectError> {
         let mut record = bucket.record.clone();
         record.attributes.remove(LEAVING);
         change(&mut record);
@@ -259,7 +259,7 @@ impl Objects {
             record.attributes.insert(LEAVING.to_owned(), String::new());
         })?;
         // Before the catalog's change: whoever makes a bucket of that name after it has a later version.
-        let mut gone = ObjectRecord::new(Kind::BucketRemoval, &bucket.record.bucket, "", VersionId::default());
+        let mut gone = ObjectManifest::new(Kind::BucketRemoval, &bucket.record.bucket, "", VersionId::default());
         let flight = self.begin(&mut gone, bucket.record.version.micros())?;
         let deleted = self.catalog.change(Change::DeleteBucket(bucket.record.bucket.clone(), gone.version));
         if let Err(error) = deleted {
@@ -277,7 +277,7 @@ impl Objects {
     ///
     /// # Errors
     /// When the condition does not hold, the bucket is gone, or it cannot be stored. Then nothing changed.
-    pub fn publish(&self, mut record: ObjectRecord, condition: &Condition) -> Result<Made, ObjectError> {
+    pub fn publish(&self, mut record: ObjectManifest, condition: &Condition) -> Result<Made, ObjectError> {
         let begun = self.host.elapsed();
         let skips = self.bug == Some(Bug::SkipRenewal);
         let kept = if skips { Kept::default() } else { self.renew(&mut record)? };
@@ -290,7 +290,7 @@ impl Objects {
     /// As [`Objects::publish`], and [`Refused::NoUpload`].
     pub fn complete(
         &self,
-        record: ObjectRecord,
+        record: ObjectManifest,
         condition: &Condition,
         upload: VersionId,
     ) -> Result<Made, ObjectError> {
@@ -308,7 +308,7 @@ impl Objects {
     /// `before_row` is called when the manifest was sent, and must succeed before the version becomes visible.
     fn commit(
         &self,
-        mut record: ObjectRecord,
+        mut record: ObjectManifest,
         condition: &Condition,
         upload: Option<VersionId>,
         begun: Duration,
@@ -379,7 +379,7 @@ impl Objects {
     ///
     /// # Errors
     /// [`Refused::NoVersion`], [`Refused::Changed`] when `row` is not how it is by now, or when it cannot be stored.
-    pub fn revise(&self, row: &Row, change: impl FnOnce(&mut ObjectRecord)) -> Result<Row, ObjectError> {
+    pub fn revise(&self, row: &Row, change: impl FnOnce(&mut ObjectManifest)) -> Result<Row, ObjectError> {
         let mut record = self.whole(row)?;
         change(&mut record);
         self.revised(row, record)
@@ -391,13 +391,13 @@ impl Objects {
     /// As [`Objects::revise`], and when chunks cannot be had or stored.
     pub fn relocate(&self, row: &Row, attributes: BTreeMap<String, String>) -> Result<Row, ObjectError> {
         let begun = self.host.elapsed();
-        let mut record = ObjectRecord { attributes, ..self.whole(row)? };
+        let mut record = ObjectManifest { attributes, ..self.whole(row)? };
         self.renew(&mut record)?;
         self.in_time(begun)?;
         self.revised(row, record)
     }
 
-    fn revised(&self, row: &Row, mut record: ObjectRecord) -> Result<Row, ObjectError> {
+    fn revised(&self, row: &Row, mut record: ObjectManifest) -> Result<Row, ObjectError> {
         let flight = self.runs.begin(&*self.catalog, record.revision)?;
         record.revision = flight.begun.micros();
         record.attributes.insert(BEGUN.to_owned(), flight.begun.to_string());
@@ -413,7 +413,7 @@ impl Objects {
     /// When that cannot be stored.
     pub fn erase(&self, row: &Row) -> Result<bool, ObjectError> {
         let old = &row.record;
-        let mut record = ObjectRecord::new(Kind::Removal, &old.bucket, &old.key, old.version.next());
+        let mut record = ObjectManifest::new(Kind::Removal, &old.bucket, &old.key, old.version.next());
         record.removes = old.version;
         record.revision = old.revision;
         record.null = old.null;
@@ -447,8 +447,8 @@ impl Objects {
 
     /// Says in the manifests that this version never came to be, so that its put is settled. When that fails, only a
     /// catalog that is made again from the manifests would show it.
-    fn withdraw(&self, refused: &ObjectRecord, flight: Flight<'_>) {
-        let mut record = ObjectRecord::new(Kind::Removal, &refused.bucket, &refused.key, VersionId::default());
+    fn withdraw(&self, refused: &ObjectManifest, flight: Flight<'_>) {
+        let mut record = ObjectManifest::new(Kind::Removal, &refused.bucket, &refused.key, VersionId::default());
         record.removes = refused.version;
         record.set_redundancy(self.of_removal(refused.redundancy()));
         // Failing is harmless to whoever reads: no row names the version.
@@ -467,13 +467,13 @@ impl Objects {
     ///
     /// # Errors
     /// When the manifest cannot be had or read.
-    pub fn whole(&self, row: &Row) -> Result<ObjectRecord, ObjectError> {
+    pub fn whole(&self, row: &Row) -> Result<ObjectManifest, ObjectError> {
         if row.record.body != Body::InManifest {
             return Ok(row.record.clone());
         }
         let id = row.manifest;
         let bytes = self.fetch(id)?;
-        let record = ObjectRecord::decode(&bytes).map_err(|why| ObjectError::Manifest { id, why })?;
+        let record = ObjectManifest::decode(&bytes).map_err(|why| ObjectError::Manifest { id, why })?;
         if record.clone().row() != row.record {
             return Err(ObjectError::Manifest { id, why: Malformed::Version });
         }
@@ -490,7 +490,12 @@ impl Objects {
 
     /// Starts to store a record's manifest: as often as the map says, so that lost disks hide no name, and as often as what it
     /// names, or carries.
-    fn put_manifest(&self, record: &ObjectRecord, id: ChunkId, bytes: Bytes) -> Pending<Result<Stored, ServiceError>> {
+    fn put_manifest(
+        &self,
+        record: &ObjectManifest,
+        id: ChunkId,
+        bytes: Bytes,
+    ) -> Pending<Result<Stored, ServiceError>> {
         let own = record.redundancy().map(Redundancy::in_copies);
         let redundancy = own.filter(|own| *own > self.service.map().redundancy());
         self.service.put(ChunkPut { redundancy, removal: record.is_removal(), ..ChunkPut::new(id, bytes) })
@@ -506,7 +511,7 @@ impl Objects {
 
     /// Gives a delete marker the redundancy of the newest version, which it hides, and of the null version if it takes its
     /// place.
-    fn outlast_hidden(&self, marker: &mut ObjectRecord, newest: Option<&Row>) -> Result<(), CatalogError> {
+    fn outlast_hidden(&self, marker: &mut ObjectManifest, newest: Option<&Row>) -> Result<(), CatalogError> {
         let null = if marker.null { self.catalog.version(&marker.bucket, &marker.key, None)? } else { None };
         let hidden =
             newest.into_iter().chain(&null).filter_map(|row| row.record.redundancy()).map(Redundancy::in_copies).max();
@@ -515,7 +520,7 @@ impl Objects {
     }
 
     /// Stores a manifest.
-    fn store(&self, record: ObjectRecord) -> Result<Row, ObjectError> {
+    fn store(&self, record: ObjectManifest) -> Result<Row, ObjectError> {
         let (manifest, bytes) = record.chunk();
         let stored = self.put_manifest(&record, manifest, bytes).wait();
         stored.map_err(failed(manifest))?;
@@ -523,7 +528,7 @@ impl Objects {
     }
 
     /// Begins the change that makes this record true, which becomes a version later than that.
-    fn begin(&self, record: &mut ObjectRecord, later_than: u64) -> Result<Flight<'_>, CatalogError> {
+    fn begin(&self, record: &mut ObjectManifest, later_than: u64) -> Result<Flight<'_>, CatalogError> {
         let flight = self.runs.begin(&*self.catalog, later_than)?;
         record.version = flight.begun;
         record.revision = record.version.micros();

@@ -10,7 +10,7 @@ use protocol::id::{ChunkId, ChunkKind, NodeId};
 
 use crate::removal::Removals;
 use crate::service::{ChunkService, ServiceError};
-use catalog::object_manifest::{Body, Kind, LEAVING, MAGIC, ObjectRecord, VersionId};
+use catalog::object_manifest::{Body, Kind, LEAVING, MAGIC, ObjectManifest, VersionId};
 use catalog::{Catalog, CatalogError, Change, Condition, Row, Sqlite};
 
 pub use compare::{Amendment, Authority, Comparison};
@@ -93,7 +93,7 @@ impl Manifests {
         silent.sort_unstable();
         silent.dedup();
         let payload: BTreeSet<ChunkId> = plain.into_iter().chain(coded).map(|(id, _)| id.whole()).collect();
-        let is_hidden = |record: &ObjectRecord| match record.redundancy() {
+        let is_hidden = |record: &ObjectManifest| match record.redundancy() {
             Some(redundancy) => map.may_hide_kept(&silent, Some(redundancy)),
             None => map.may_hide(&silent),
         };
@@ -120,11 +120,11 @@ impl Manifests {
     }
 
     /// Takes a manifest. Its record, when that is of an object of one chunk, which is not among the `payload`.
-    fn take(&mut self, manifest: ChunkId, bytes: &[u8], payload: &BTreeSet<ChunkId>) -> Option<&ObjectRecord> {
+    fn take(&mut self, manifest: ChunkId, bytes: &[u8], payload: &BTreeSet<ChunkId>) -> Option<&ObjectManifest> {
         if !bytes.starts_with(&MAGIC) {
             return None;
         }
-        let record = match ObjectRecord::decode(bytes) {
+        let record = match ObjectManifest::decode(bytes) {
             Ok(record) => record,
             Err(why) => {
                 self.unreadable.push(format!("the manifest {manifest} cannot be read: {why}"));
@@ -263,7 +263,7 @@ fn standing(records: Vec<&Row>) -> Vec<&Row> {
 }
 
 /// The only payload chunk of an object, which is put at the same time as its manifest.
-fn single_chunk(record: &ObjectRecord) -> Option<ChunkId> {
+fn single_chunk(record: &ObjectManifest) -> Option<ChunkId> {
     match &record.body {
         Body::Chunks(entries) if record.kind == Kind::Object && record.parts.is_empty() => match entries.as_slice() {
             [entry] => Some(entry.id),
@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     fn row(kind: Kind, micros: u64, null: bool) -> Row {
-        let mut record = ObjectRecord::new(kind, "b", "k", VersionId::new(micros, 0));
+        let mut record = ObjectManifest::new(kind, "b", "k", VersionId::new(micros, 0));
         record.null = null;
         let manifest = record.chunk().0;
         Row { record, manifest }

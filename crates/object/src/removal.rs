@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use catalog::object_manifest::{Kind, ObjectRecord, VersionId};
+use catalog::object_manifest::{Kind, ObjectManifest, VersionId};
 
 /// The removals among the records of a key.
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ pub(crate) struct Removals {
 
 impl Removals {
     /// What these records remove; those that say something else are passed over.
-    pub(crate) fn of<'a>(records: impl Iterator<Item = &'a ObjectRecord>) -> Self {
+    pub(crate) fn of<'a>(records: impl Iterator<Item = &'a ObjectManifest>) -> Self {
         let mut all = Self::default();
         for record in records.filter(|record| record.kind == Kind::Removal) {
             let revision = all.removed.entry(record.removes).or_default();
@@ -41,7 +41,7 @@ impl Removals {
     }
 
     /// Whether they remove this version, as it is in this record.
-    pub(crate) fn remove(&self, record: &ObjectRecord) -> bool {
+    pub(crate) fn remove(&self, record: &ObjectManifest) -> bool {
         let by_name = self.removed.get(&record.version).is_some_and(|revision| record.revision <= *revision);
         let with = |(removes, until): &(VersionId, VersionId)| *removes != record.version && record.version <= *until;
         by_name || record.null && self.nulls.iter().any(with)

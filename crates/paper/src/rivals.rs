@@ -79,7 +79,7 @@ impl Chooser {
     }
 
     /// Begins with a put; a disk that nothing is known of should take `write` for a copy.
-    pub(crate) fn place(&mut self, members: &Members, write: Span) -> Placed {
+    pub(crate) fn choose_targets(&mut self, members: &Members, write: Span) -> Placed {
         let group = members.next_group(&mut self.rng, &mut self.last_group);
         // In an order of chance: whoever is as good as another must not lose for its number.
         let mut group: Vec<NodeId> = members.groups[group].1.to_vec();

@@ -124,7 +124,7 @@ impl Initiator {
     }
 
     /// Hashed placement is as good as chance; a chunk does not follow another to the same targets.
-    fn place(&mut self) -> Vec<NodeId> {
+    fn choose_targets(&mut self) -> Vec<NodeId> {
         let copies = usize::from(self.context.config.copies);
         let targets = &self.members.targets;
         let avoid = targets.len() >= 2 * copies;
@@ -143,8 +143,8 @@ impl Initiator {
     fn begin(&mut self, asked: Instant, request: Request) {
         let size = request.payload.len() as u32;
         let Placed { targets, probes } = match &mut self.rival {
-            Some(rival) => rival.place(&self.members, self.context.timing(size).disk),
-            None => Placed { targets: self.place(), probes: Vec::new() },
+            Some(rival) => rival.choose_targets(&self.members, self.context.timing(size).disk),
+            None => Placed { targets: self.choose_targets(), probes: Vec::new() },
         };
         let first = self.count;
         self.count += u64::from(self.context.config.copies);

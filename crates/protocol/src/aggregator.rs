@@ -170,11 +170,11 @@ impl Aggregator {
             Message::Ping { txn } => self.send(from, &Message::Pong { txn, free: 0, chunks: 0 }),
             Message::MapRequest(request) => {
                 let map = self.setup.map.clone();
-                let given: Vec<_> = parts(&map, head.epoch, request).collect();
-                if given.is_empty() {
+                let answers: Vec<_> = parts(&map, head.epoch, request).collect();
+                if answers.is_empty() {
                     self.ignore(IgnoredReason::OtherMap);
                 }
-                given.iter().for_each(|part| self.send(from, part));
+                answers.iter().for_each(|part| self.send(from, part));
             }
             Message::MapPart(part) => {
                 let step = self.map_fetch.part(self.now, from, head.epoch, &part, self.config.late);
@@ -204,7 +204,7 @@ impl Aggregator {
         let port = Span::of_transfer(sent, self.config.link_rate);
         self.calendar.prune(self.now);
         self.calendar.remove(txn);
-        let (placed, _) = self.calendar.place(self.now + earliest, port);
+        let (placed, _) = self.calendar.hole_for(self.now + earliest, port);
         let transfer = Span::of_transfer(came, self.config.link_rate.min(rate.into()));
         // What it sends takes as long as what comes: it is enough when its port has had time for it at the end of that.
         let start = (placed + port - transfer).max(self.now + earliest);

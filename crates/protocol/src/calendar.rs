@@ -51,7 +51,7 @@ impl Calendar {
 
     /// The same for a `transfer`, in a hole that will [do](least).
     #[must_use]
-    pub fn place(&self, from: Instant, transfer: Span) -> (Instant, Instant) {
+    pub fn hole_for(&self, from: Instant, transfer: Span) -> (Instant, Instant) {
         self.hole(from, least(transfer))
     }
 

@@ -137,7 +137,7 @@ fn common(offers: &Offers, used_domains: &[u16], need: usize, now: Instant, upli
         fitting: SmallVec::new(),
         best: Vec::new(),
     };
-    let starts = offers.values().map(|offer| uplink.place(offer.start.max(now), offer.transfer).0);
+    let starts = offers.values().map(|offer| uplink.hole_for(offer.start.max(now), offer.transfer).0);
     let mut found: SmallVec<[(Instant, usize, Instant, usize); 9]> = SmallVec::new();
     for start in starts {
         if let Some((last, ..)) = common.evaluate(start) {
@@ -201,7 +201,7 @@ impl<'a> CommonWindow<'a> {
             (last, rate, length) = (last.max(finish), rate.min(offer.rate), length.max(offer.transfer));
             self.fitting.retain(|(_, other)| other.domain != offer.domain);
         }
-        let is_free = !self.best.is_empty() && self.uplink.place(start, length).0 == start;
+        let is_free = !self.best.is_empty() && self.uplink.hole_for(start, length).0 == start;
         is_free.then_some((last, rate, length))
     }
 }
@@ -217,7 +217,7 @@ fn consecutive(offers: &Offers, used_domains: &[u16], need: usize, now: Instant,
     while choices.len() < need {
         let free = offers.iter().filter(|(_, offer)| !domains.contains(&offer.domain));
         fitting.extend(free.filter_map(|(id, offer)| {
-            let (start, _) = uplink.place(offer.start.max(now), offer.transfer);
+            let (start, _) = uplink.hole_for(offer.start.max(now), offer.transfer);
             offer.fits(start).then_some((offer.finish(start), start, *id, offer))
         }));
         let soonest = fitting.iter().map(|(finish, ..)| *finish).min().unwrap_or(now);

@@ -43,31 +43,31 @@ impl<K, V, const N: usize> FlatMap<K, V, N> {
 
 impl<K: Copy + Ord, V, const N: usize> FlatMap<K, V, N> {
     /// Where the entry of a key is, or would be.
-    fn place(&self, key: &K) -> Result<usize, usize> {
+    fn search(&self, key: &K) -> Result<usize, usize> {
         self.0.binary_search_by_key(key, |(key, _)| *key)
     }
 
     pub(crate) fn contains_key(&self, key: &K) -> bool {
-        self.place(key).is_ok()
+        self.search(key).is_ok()
     }
 
     pub(crate) fn get(&self, key: &K) -> Option<&V> {
-        self.place(key).ok().map(|at| &self.0[at].1)
+        self.search(key).ok().map(|at| &self.0[at].1)
     }
 
     /// The entry with the lowest key that is not below this one.
     pub(crate) fn from(&self, key: &K) -> Option<(&K, &V)> {
-        let (Ok(at) | Err(at)) = self.place(key);
+        let (Ok(at) | Err(at)) = self.search(key);
         self.0.get(at).map(|(key, value)| (key, value))
     }
 
     pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
-        self.place(key).ok().map(|at| &mut self.0[at].1)
+        self.search(key).ok().map(|at| &mut self.0[at].1)
     }
 
     /// Inserts an entry; what was there under its key.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
-        match self.place(&key) {
+        match self.search(&key) {
             Ok(at) => Some(core::mem::replace(&mut self.0[at].1, value)),
             Err(at) => {
                 self.0.insert(at, (key, value));
@@ -77,7 +77,7 @@ impl<K: Copy + Ord, V, const N: usize> FlatMap<K, V, N> {
     }
 
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
-        self.place(key).ok().map(|at| self.0.remove(at).1)
+        self.search(key).ok().map(|at| self.0.remove(at).1)
     }
 }
 

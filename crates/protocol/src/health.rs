@@ -43,19 +43,19 @@ impl Lacks {
 
     /// One more, which has copies in so many failure domains; `None`: in enough.
     pub(crate) fn count(&mut self, domains: Option<usize>) {
-        let place = self.place(domains);
-        *place = place.saturating_add(1);
+        let counter = self.counter(domains);
+        *counter = counter.saturating_add(1);
     }
 
     /// One of them has its copies now.
     pub(crate) fn made(&mut self, domains: Option<usize>) {
-        let place = self.place(domains);
-        *place = place.saturating_sub(1);
+        let counter = self.counter(domains);
+        *counter = counter.saturating_sub(1);
     }
 
-    fn place(&mut self, domains: Option<usize>) -> &mut u32 {
+    fn counter(&mut self, domains: Option<usize>) -> &mut u32 {
         match domains.and_then(|domains| self.at_risk.get_mut(domains.max(1) - 1)) {
-            Some(place) => place,
+            Some(counter) => counter,
             None => &mut self.strayed,
         }
     }

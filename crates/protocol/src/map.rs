@@ -392,7 +392,7 @@ impl ClusterMap {
     #[must_use]
     pub fn keepers(&self, group: GroupId) -> Vec<NodeId> {
         let mut keepers: Vec<NodeId> = self.members(group).map(|target| target.id).collect();
-        if let (Some(previous), Some(place)) = (self.previous(), self.placement.place(group.0)) {
+        if let (Some(previous), Some(place)) = (self.previous(), self.placement.cell_index(group.0)) {
             let pairs = self.placement.pairs(previous);
             let before = pairs.iter().filter(|(now, _)| *now == place);
             keepers.extend(before.flat_map(|(_, before)| previous.layout().group(*before)));
@@ -414,7 +414,7 @@ impl ClusterMap {
     #[must_use]
     pub fn is_group(&self, group: GroupId) -> bool {
         let cells = &self.placement.layout().cells;
-        self.placement.place(group.0).is_some_and(|place| !cells[place].shares.is_empty())
+        self.placement.cell_index(group.0).is_some_and(|place| !cells[place].shares.is_empty())
     }
 
     /// Number of cells in the ring.
@@ -438,7 +438,7 @@ impl ClusterMap {
 
     /// The cells of a group; none when no cell has its number.
     fn window(&self, group: GroupId) -> impl Iterator<Item = usize> + use<> {
-        let place = self.placement.place(group.0);
+        let place = self.placement.cell_index(group.0);
         let (count, cells) = (self.cells.len().max(1), place.map_or(0, |_| self.group_cells()));
         (0..cells).map(move |n| (place.unwrap_or(0) + n) % count)
     }

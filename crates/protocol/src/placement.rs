@@ -86,7 +86,7 @@ impl fmt::Display for LayoutError {
                 write!(f, "cell {id}: its id is not its own, or not below {}: give it another", limits::CELL_IDS)
             }
             Self::EmptyCell(id) => write!(f, "cell {id} has no targets: restore the layout from another server"),
-            Self::Twice(id) => write!(f, "target {} is in two places of the layout: leave it in one", id.0),
+            Self::Twice(id) => write!(f, "target {} is in two cell_indices of the layout: leave it in one", id.0),
             Self::Total { shares, draws } => write!(
                 f,
                 "shares = {shares}: write {draws} times a power of two, {} at most, as it was",
@@ -149,12 +149,12 @@ impl Layout {
         self.drawn.iter().fold(0_u32, |sum, draws| sum.saturating_add(u32::from(*draws))).max(1)
     }
 
-    /// The places of the cells with which groups begin.
+    /// The cell_indices of the cells with which groups begin.
     pub(crate) fn leads(&self) -> impl Iterator<Item = usize> + '_ {
         self.cells.iter().enumerate().filter(|(_, cell)| !cell.shares.is_empty()).map(|(place, _)| place)
     }
 
-    /// The places in the ring of the cells of the group that begins at this one.
+    /// The cell_indices in the ring of the cells of the group that begins at this one.
     pub(crate) fn window(&self, place: usize) -> impl Iterator<Item = usize> + use<> {
         let count = self.cells.len().max(1);
         (0..self.group_cells.min(count)).map(move |n| (place + n) % count)
@@ -174,10 +174,10 @@ pub struct Placement {
     salts: Vec<u64>,
     /// The place of the cell to which each share belongs.
     owners: Vec<u32>,
-    /// The places of the cells with which groups begin.
+    /// The cell_indices of the cells with which groups begin.
     leads: Vec<u32>,
     /// The place of each cell, by its id.
-    places: Vec<(u32, u32)>,
+    cell_indices: Vec<(u32, u32)>,
 }
 
 impl Placement {
@@ -199,9 +199,9 @@ impl Placement {
             }
         }
         let leads = layout.leads().map(|place| place as u32).collect();
-        let places: BTreeMap<u32, u32> = layout.cells.iter().map(|cell| cell.id).zip(0..).collect();
+        let cell_indices: BTreeMap<u32, u32> = layout.cells.iter().map(|cell| cell.id).zip(0..).collect();
         let salts = deal::salts(&layout.drawn).collect();
-        Self { salts, owners, leads, places: places.into_iter().collect(), layout }
+        Self { salts, owners, leads, cell_indices: cell_indices.into_iter().collect(), layout }
     }
 
     /// The layout.
@@ -210,18 +210,18 @@ impl Placement {
         &self.layout
     }
 
-    /// The places of the cells with which groups begin.
+    /// The cell_indices of the cells with which groups begin.
     pub(crate) fn leads(&self) -> &[u32] {
         &self.leads
     }
 
     /// Where the cell with this id is.
-    pub(crate) fn place(&self, id: u32) -> Option<usize> {
+    pub(crate) fn cell_index(&self, id: u32) -> Option<usize> {
         // Where ids count from 0 without gaps, a cell's place among them is its number.
-        let direct = self.places.get(id as usize).filter(|(cell, _)| *cell == id);
+        let direct = self.cell_indices.get(id as usize).filter(|(cell, _)| *cell == id);
         let (_, place) = match direct {
             Some(found) => *found,
-            None => self.places[self.places.binary_search_by_key(&id, |(cell, _)| *cell).ok()?],
+            None => self.cell_indices[self.cell_indices.binary_search_by_key(&id, |(cell, _)| *cell).ok()?],
         };
         Some(place as usize)
     }
@@ -245,7 +245,7 @@ impl Placement {
         self.layout.group(self.lead_of(chunk)).collect()
     }
 
-    /// The groups of two layouts that have a chunk in common, by the places of the cells with which they begin.
+    /// The groups of two layouts that have a chunk in common, by the cell_indices of the cells with which they begin.
     pub(crate) fn pairs(&self, other: &Self) -> BTreeSet<(usize, usize)> {
         if self.layout.drawn != other.layout.drawn {
             // They divide chunks in ways that have nothing to do with each other.

@@ -33,7 +33,7 @@ pub struct Wish {
     pub drained: BTreeSet<NodeId>,
     /// Who takes whose place, first the one that goes; in another failure domain only where its groups have enough. Others take
     /// places of their own domain.
-    pub places: BTreeMap<NodeId, NodeId>,
+    pub replacements: BTreeMap<NodeId, NodeId>,
     /// Copies of every chunk.
     pub copies: u8,
     /// The largest redundancy that objects ask for by themselves (their storage classes): every group must be able to keep it.

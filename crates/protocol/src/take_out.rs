@@ -110,15 +110,15 @@ impl fmt::Display for Stays {
                 "the map has a layout before it, where some of what is stored may still be, and the next one would forget that",
             ),
             Self::Earlier(gone) => {
-                let gone = Named(gone);
+                let gone = Listed(gone);
                 write!(f, "copies of what {gone} had are still being made, and it may have the last of some")
             }
             Self::Unheard(targets) => {
-                let targets = Named(targets);
+                let targets = Listed(targets);
                 write!(f, "it may have the last copies of chunks that were damaged on {targets}, of which nothing was heard yet")
             }
             Self::Sought(seekers) => {
-                let seekers = Named(seekers);
+                let seekers = Listed(seekers);
                 write!(f, "it may have the last copies of chunks that were damaged on {seekers}, and are on no target that answers")
             }
         }
@@ -126,9 +126,9 @@ impl fmt::Display for Stays {
 }
 
 /// Targets, in a sentence.
-struct Named<'a>(&'a [NodeId]);
+struct Listed<'a>(&'a [NodeId]);
 
-impl fmt::Display for Named<'_> {
+impl fmt::Display for Listed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ids: Vec<String> = self.0.iter().map(|id| id.0.to_string()).collect();
         write!(f, "{} {}", if ids.len() == 1 { "target" } else { "targets" }, ids.join(", "))
@@ -207,7 +207,7 @@ mod tests {
         let wish = Wish {
             targets: map.targets().filter(|t| !out.contains(&t.id)).map(|t| (t.id, t.clone())).collect(),
             drained: BTreeSet::new(),
-            places: BTreeMap::new(),
+            replacements: BTreeMap::new(),
             copies: map.copies,
             most: map.redundancy(),
             group_cells: map.group_cells(),

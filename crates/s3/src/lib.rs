@@ -14,7 +14,7 @@ mod state;
 
 pub use crate::http::{Certificate, Counts, Server, Settings, Watch, serve_pages, without_port};
 pub use crate::rules::encryption::KMS_DEFAULT_KEY;
-pub use crate::rules::places::{ChunkPlaces, MOST_PLACES, ObjectPlaces, PLACES, PieceHolders};
+pub use crate::rules::holders::{ChunkHolders, HOLDERS, MOST_CHUNKS, ObjectHolders, PieceHolders};
 pub use crate::rules::storage_class::StorageClasses;
 pub use crate::state::keys::{KeyError, KeyService, Keyring};
 pub use crate::state::users::{User, Users, UsersError};

@@ -29,7 +29,7 @@ mod world;
 pub use excuse::{Excuse, Excuses};
 pub use governing::{Governed, Governing};
 pub use object::Objects;
-pub use planted::Planted;
+pub use planted::PlantedBug;
 pub use runner::{Report, check_seeds, replay, run_seed};
 pub use swarm::Scenario;
 

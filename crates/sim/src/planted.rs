@@ -11,7 +11,7 @@ use protocol::wire;
 
 /// A defect that is planted to prove that the checkers bite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Planted {
+pub enum PlantedBug {
     /// A defect of the target machine.
     Target(Bug),
     /// A defect of the initiator machine.
@@ -44,7 +44,7 @@ pub enum Planted {
     Aggregator(aggregator::Bug),
 }
 
-impl Planted {
+impl PlantedBug {
     /// Every defect.
     pub const ALL: [Self; 84] = [
         Self::Target(Bug::AckBeforeDurable),
@@ -226,8 +226,8 @@ impl Planted {
     }
 }
 
-/// A defect by its [name](Planted::name).
-impl std::str::FromStr for Planted {
+/// A defect by its [name](PlantedBug::name).
+impl std::str::FromStr for PlantedBug {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {

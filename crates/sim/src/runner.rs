@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Outcome;
 use crate::excuse::Excuse;
-use crate::planted::Planted;
+use crate::planted::PlantedBug;
 use crate::swarm::Scenario;
 use crate::threads;
 use crate::world::World;
@@ -37,7 +37,7 @@ pub struct Report {
 
 /// Runs one seed. A panic of the code under test is a failure like any other.
 #[must_use]
-pub fn run_seed(seed: u64, planted: Option<Planted>) -> Outcome {
+pub fn run_seed(seed: u64, planted: Option<PlantedBug>) -> Outcome {
     std::panic::catch_unwind(|| World::new(&Scenario::draw(seed, planted), None).run()).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
         let failure = Some(format!("panicked: {}", text.unwrap_or("without a message")));
@@ -46,7 +46,7 @@ pub fn run_seed(seed: u64, planted: Option<Planted>) -> Outcome {
 }
 
 /// Runs one seed and prints every step.
-pub fn replay(seed: u64, planted: Option<Planted>, print: &mut dyn FnMut(&str)) -> Outcome {
+pub fn replay(seed: u64, planted: Option<PlantedBug>, print: &mut dyn FnMut(&str)) -> Outcome {
     let scenario = Scenario::draw(seed, planted);
     print(&crate::trace::scenario(&scenario));
     World::new(&scenario, Some(print)).run()
@@ -56,7 +56,7 @@ pub fn replay(seed: u64, planted: Option<Planted>, print: &mut dyn FnMut(&str)) 
 pub fn check_seeds(
     first: u64,
     count: u64,
-    planted: Option<Planted>,
+    planted: Option<PlantedBug>,
     threads: usize,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Report {

@@ -15,7 +15,7 @@ use crate::cleaning::Cleaning;
 use crate::disks::{Disks, Spoil};
 use crate::governing::Governing;
 use crate::object::Objects;
-use crate::planted::Planted;
+use crate::planted::PlantedBug;
 use crate::topology::Topology;
 
 /// By which codes some worlds keep what is put: the first where the others need more failure domains than there are. More often with two
@@ -115,7 +115,7 @@ pub struct Scenario {
     /// Gateways that propose cluster maps; then all maps but the first are theirs.
     pub governing: Option<Governing>,
     /// A planted defect.
-    pub planted: Option<Planted>,
+    pub planted: Option<PlantedBug>,
 }
 
 /// How the protocol is set, and the rates of links and of disks.
@@ -126,7 +126,7 @@ fn draw_config(seed: u64, rng: &mut Rng) -> (Config, u64, u64) {
     let per_datagram = [500, 1_400, 8_900][rng.below(3) as usize];
     let transport = transports[rng.below(4) as usize];
     let mut leader = Rng::new(seed).fork(10);
-    let (led, lead_gets) = (transport != Transport::HASH && leader.chance(1, 3), leader.chance(2, 3));
+    let (is_led, lead_gets) = (transport != Transport::HASH && leader.chance(1, 3), leader.chance(2, 3));
     let mut gets = Rng::new(seed).fork(12);
     let mut census = Rng::new(seed).fork(16);
     let stewards = census.chance(2, 3);
@@ -135,7 +135,7 @@ fn draw_config(seed: u64, rng: &mut Rng) -> (Config, u64, u64) {
     let mut parts = Rng::new(seed).fork(18);
     let part = if parts.chance(1, 2) { 100 + parts.below(3_000) as u32 } else { limits::CHUNK_BYTES };
     let config = Config {
-        transport: if led { Transport::LEADER } else { transport },
+        transport: if is_led { Transport::LEADER } else { transport },
         lead_gets,
         choosy: Rng::new(seed).fork(11).chance(1, 3),
         multicast: rng.chance(3, 4),
@@ -188,7 +188,7 @@ fn draw_joins(seed: u64, volume: u64, topology: &mut Topology, disks: &mut Disks
 impl Scenario {
     /// The scenario of a seed.
     #[must_use]
-    pub fn draw(seed: u64, planted: Option<Planted>) -> Self {
+    pub fn draw(seed: u64, planted: Option<PlantedBug>) -> Self {
         let mut rng = Rng::new(seed).fork(1);
         let (config, link, disk_rate) = draw_config(seed, &mut rng);
         let mut some = |most: u64| if rng.chance(1, 2) { 1 + rng.below(most) } else { 0 };

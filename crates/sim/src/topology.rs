@@ -339,7 +339,7 @@ impl Map {
         let wish = Wish {
             targets: self.targets.iter().map(|target| (target.id, target.clone())).collect(),
             drained: self.drained.clone(),
-            places: BTreeMap::new(),
+            replacements: BTreeMap::new(),
             copies: self.copies,
             most: Redundancy::Copies(self.copies),
             group_cells: self.group_cells,

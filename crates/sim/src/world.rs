@@ -20,7 +20,7 @@ use crate::check::Windows;
 use crate::disk::{self, Acknowledged, Answer, Disk};
 use crate::excuse::Excuse;
 use crate::net::{Net, listeners};
-use crate::planted::Planted;
+use crate::planted::PlantedBug;
 use crate::swarm::{STORM, Scenario, Trouble};
 use crate::topology::{Lost, Topology};
 use crate::trace;
@@ -55,7 +55,7 @@ use node::{Node, NodeMachine};
 use promise::Promise;
 use queue::Queue;
 use replay::Recorder;
-use workload::Asked;
+use workload::Operation;
 
 const CLUSTER: ClusterId = ClusterId(0x51);
 const KEY: [u8; 32] = [0x17; 32];
@@ -116,7 +116,7 @@ pub(crate) struct World<'a> {
     initiators: Vec<NodeId>,
     next_initiator: u32,
     /// Requests under way: what was asked, by initiator and handle.
-    open: BTreeMap<(NodeId, u64), Asked>,
+    open: BTreeMap<(NodeId, u64), Operation>,
     next_handle: u64,
     puts_left: u32,
     gets_left: u32,
@@ -245,7 +245,7 @@ impl<'a> World<'a> {
             most: self.scenario.commit,
             check_interval: self.scenario.disks.check_interval,
             pace: self.scenario.disks.pace,
-            bug: self.scenario.planted.and_then(Planted::of_store),
+            bug: self.scenario.planted.and_then(PlantedBug::of_store),
             seed: mix(self.scenario.seed ^ u64::from(n)),
         })
     }
@@ -280,14 +280,14 @@ impl<'a> World<'a> {
     /// The session of a node that starts now.
     fn session(&mut self, id: NodeId) -> Session {
         let bug = match self.scenario.planted {
-            Some(Planted::Session(bug)) => Some(bug),
+            Some(PlantedBug::Session(bug)) => Some(bug),
             _ => None,
         };
         Session::new(KEY, CLUSTER, id, self.rng.next_u64()).with_bug(bug)
     }
 
     fn target(&self, id: NodeId, disk: &Disk, map: usize) -> Target {
-        let bug = self.scenario.planted.and_then(Planted::of_target);
+        let bug = self.scenario.planted.and_then(PlantedBug::of_target);
         let (chunks, free) = disk.chunks();
         let map = self.maps[map].clone();
         let life = self.nodes.get(&id).map_or(0, |node| u64::from(node.life));
@@ -301,7 +301,7 @@ impl<'a> World<'a> {
         let seed = self.rng.next_u64();
         let map = self.maps[self.file(id)].clone();
         let bug = match self.scenario.planted {
-            Some(Planted::Initiator(bug)) => Some(bug),
+            Some(PlantedBug::Initiator(bug)) => Some(bug),
             _ => None,
         };
         let machine = Initiator::new(id, map, self.scenario.config.clone(), seed).with_bug(bug);

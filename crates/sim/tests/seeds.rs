@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sim::disks::Seen;
-use sim::{Planted, run_seed};
+use sim::{PlantedBug, run_seed};
 
 fn repeat(seed: u64) -> String {
     format!("repeat it with: reservoir sim replay {seed}")
@@ -98,7 +98,7 @@ fn every_planted_defect_is_found() {
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some(planted) = Planted::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
+                while let Some(planted) = PlantedBug::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
                     // Two stewards have to look at one chunk at the same time, or a copy has to be away between two answers of its
                     // holder: either takes more than a thousand seeds.
                     if ["trust-count", "trust-sums"].contains(&planted.name()) {

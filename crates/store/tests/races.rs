@@ -16,13 +16,13 @@ const SEGMENT: u64 = 32 << 10;
 
 /// What a disk is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum Operation {
     Create,
     Read,
     Sync,
 }
 
-type Meet = Box<dyn FnMut(Asked, &str) -> io::Result<()> + Send>;
+type Meet = Box<dyn FnMut(Operation, &str) -> io::Result<()> + Send>;
 
 /// A disk on which something else happens in the middle, and which may fail because of it.
 #[derive(Clone)]
@@ -46,11 +46,11 @@ impl Meeting {
     }
 
     /// From now on `meet` is called before everything that is asked, but not by what it does itself.
-    fn set(&self, meet: impl FnMut(Asked, &str) -> io::Result<()> + Send + 'static) {
+    fn set(&self, meet: impl FnMut(Operation, &str) -> io::Result<()> + Send + 'static) {
         *self.meet.lock().expect("no panic") = Some(Box::new(meet));
     }
 
-    fn ask(&self, asked: Asked, name: &str) -> io::Result<()> {
+    fn ask(&self, asked: Operation, name: &str) -> io::Result<()> {
         let meet = self.meet.lock().expect("no panic").take();
         let Some(mut meet) = meet else { return Ok(()) };
         let answer = meet(asked, name);
@@ -77,13 +77,13 @@ impl Backend for Meeting {
     }
 
     fn create(&self, name: &str, len: u64) -> io::Result<()> {
-        self.ask(Asked::Create, name)?;
+        self.ask(Operation::Create, name)?;
         self.disk.create(name, len)
     }
 
     fn read_at(&self, name: &str, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        self.ask(Asked::Read, name)?;
+        self.ask(Operation::Read, name)?;
         self.disk.read_at(name, offset, buffer)
     }
 
@@ -92,7 +92,7 @@ impl Backend for Meeting {
     }
 
     fn sync(&self, name: &str) -> io::Result<()> {
-        self.ask(Asked::Sync, name)?;
+        self.ask(Operation::Sync, name)?;
         self.disk.sync(name)
     }
 
@@ -131,7 +131,7 @@ fn a_writer_that_is_faster_than_the_preparation_of_a_segment_leaves_no_file_behi
     assert!(store.wants_segment());
     let writer = Arc::clone(&store);
     disk.set(move |asked, _| {
-        if asked == Asked::Create {
+        if asked == Operation::Create {
             (6..12).for_each(|n| put(&writer, n));
         }
         Ok(())
@@ -177,7 +177,7 @@ fn a_chunk_that_cannot_be_dropped_while_its_segment_is_emptied_stays() {
     let thread = Arc::new(Mutex::new(None));
     let (begun, mut over) = (Arc::clone(&thread), false);
     disk.set(move |asked, _| {
-        if asked != Asked::Create || core::mem::replace(&mut over, true) {
+        if asked != Operation::Create || core::mem::replace(&mut over, true) {
             return Ok(());
         }
         // The chunk is not in the index at the moment. Its segment begins to be emptied; then its tombstone has no room.
@@ -217,7 +217,7 @@ fn a_chunk_that_is_removed_while_its_segment_is_emptied_is_not_moved() {
     // While the second of a batch is read, the first is removed.
     let (gone, remover, mut reads) = (first_six[0], Arc::clone(&store), 0);
     disk.set(move |asked, _| {
-        reads += u32::from(asked == Asked::Read);
+        reads += u32::from(asked == Operation::Read);
         if reads == 2 {
             remover.remove(&gone).expect("removes");
         }
@@ -241,8 +241,8 @@ fn a_disk_that_fails_at_the_start_is_not_taken_for_one_that_lost_something() {
     for nth in 1.. {
         let mut reads = 0;
         disk.set(move |asked, _| {
-            reads += u32::from(asked == Asked::Read);
-            if asked == Asked::Read && reads == nth { Err(io::Error::other("the cable")) } else { Ok(()) }
+            reads += u32::from(asked == Operation::Read);
+            if asked == Operation::Read && reads == nth { Err(io::Error::other("the cable")) } else { Ok(()) }
         });
         let options =
             Options { capacity: 1 << 20, reserve: 0, segment_size: SEGMENT, cluster: 7, target: 3, secret: 0x5eed };
@@ -263,7 +263,7 @@ fn a_disk_that_does_not_read_is_no_proof_of_damage() {
     let store = disk.open(1 << 20);
     (0..20).for_each(|n| put(&store, n));
     (2..10).for_each(|n| store.remove(&id(n)).expect("removes"));
-    disk.set(|asked, _| if asked == Asked::Read { Err(io::Error::other("the cable")) } else { Ok(()) });
+    disk.set(|asked, _| if asked == Operation::Read { Err(io::Error::other("the cable")) } else { Ok(()) });
     assert_eq!(store.read(&id(0)), Err(ReadError::Io("the cable".to_owned())));
     let scrubbed = store.scrub(None, u64::MAX);
     assert_eq!((scrubbed.bad.len(), scrubbed.unreadable.len()), (0, 12));
@@ -276,7 +276,7 @@ fn a_disk_that_does_not_read_is_no_proof_of_damage() {
 fn a_full_file_system_is_told_from_a_capacity_that_is_used_up() {
     let disk = Meeting::new();
     let store = disk.open(1 << 20);
-    disk.set(|asked, _| if asked == Asked::Create { Err(io::Error::from_raw_os_error(28)) } else { Ok(()) });
+    disk.set(|asked, _| if asked == Operation::Create { Err(io::Error::from_raw_os_error(28)) } else { Ok(()) });
     assert_eq!(store.prepare_segment(), Err(WriteError::FileSystemFull));
     assert_eq!(store.append(&id(0), &[chunk(0)], 0), Err(WriteError::FileSystemFull));
     assert_eq!((store.contains(&id(0)), store.space().used), (None, 0));
@@ -308,7 +308,7 @@ fn what_a_killed_process_left_unsynced_and_the_next_start_calls_a_copy_outlasts_
         put(&store, 0);
         append(&store, 1);
         // The process is killed before its sync; what it wrote is with the kernel.
-        disk.set(|asked, _| if asked == Asked::Sync { Err(io::Error::other("killed")) } else { Ok(()) });
+        disk.set(|asked, _| if asked == Operation::Sync { Err(io::Error::other("killed")) } else { Ok(()) });
         assert!(store.sync().is_err());
         *disk.meet.lock().expect("no panic") = None;
         drop(store);
@@ -331,7 +331,7 @@ fn a_chunk_that_is_put_again_while_a_scrub_reads_its_damaged_copy_stays() {
     assert_eq!(store.discard(&[id(0)], 1, 0).dropped, 0, "the first pass condemns");
     let (other, mut over) = (Arc::clone(&store), false);
     disk.set(move |asked, _| {
-        if asked == Asked::Read && !core::mem::replace(&mut over, true) {
+        if asked == Operation::Read && !core::mem::replace(&mut over, true) {
             assert_eq!(other.discard(&[id(0)], 2, 1).dropped, 1);
             put(&other, 0);
         }
@@ -352,7 +352,7 @@ fn a_damaged_copy_for_whose_tombstone_there_was_no_room_is_buried_when_there_is_
     let store = disk.open(1 << 20);
     // Ten chunks fill a segment, and no other can be made.
     (0..10).for_each(|n| put(&store, n));
-    disk.set(|asked, _| if asked == Asked::Create { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) });
+    disk.set(|asked, _| if asked == Operation::Create { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) });
     while store.remove(&id(9)).is_ok() {}
     disk.disk.write_at(&disk.segments()[0], 2_000, &[7; 8]).expect("writes");
     let scrubbed = store.scrub(None, u64::MAX);

@@ -9,8 +9,8 @@ fn entry(length: u32) -> Entry {
     Entry::new(ChunkId::of_payload(&length.to_le_bytes()), length)
 }
 
-fn sample(body: Body) -> ObjectRecord {
-    let mut record = ObjectRecord::new(Kind::Object, "bucket", "a/key", VersionId::new(1_700_000_000_000_000, 7));
+fn sample(body: Body) -> ObjectManifest {
+    let mut record = ObjectManifest::new(Kind::Object, "bucket", "a/key", VersionId::new(1_700_000_000_000_000, 7));
     record.size = match &body {
         Body::Inline(bytes) => bytes.len() as u64,
         Body::Chunks(entries) => entries.iter().map(|e| u64::from(e.plain)).sum(),
@@ -24,7 +24,7 @@ fn sample(body: Body) -> ObjectRecord {
     record
 }
 
-fn samples() -> Vec<ObjectRecord> {
+fn samples() -> Vec<ObjectManifest> {
     [
         Body::Inline(Bytes::from_static(b"hello")),
         Body::Chunks(vec![entry(1 << 20), entry(5)]),
@@ -38,13 +38,13 @@ fn samples() -> Vec<ObjectRecord> {
 #[test]
 fn encodes_and_decodes() {
     for record in samples() {
-        assert_eq!(ObjectRecord::decode(&record.encode()), Ok(record));
+        assert_eq!(ObjectManifest::decode(&record.encode()), Ok(record));
     }
 }
 
 #[test]
 fn the_format_is_frozen() {
-    let all: Vec<u8> = samples().iter().flat_map(ObjectRecord::encode).collect();
+    let all: Vec<u8> = samples().iter().flat_map(ObjectManifest::encode).collect();
     assert_eq!(&samples()[0].encode()[..8], b"RSVO\x01\x00\x00\x00");
     assert_eq!(
         blake3::hash(&all).to_hex().as_str(),
@@ -57,7 +57,7 @@ fn the_format_with_compressed_chunks_is_frozen() {
     let packed = Entry { plain: 1 << 20, ..entry(700_000) };
     let record = sample(Body::Chunks(vec![packed, entry(5)]));
     let bytes = record.encode();
-    assert_eq!(ObjectRecord::decode(&bytes), Ok(record.clone()));
+    assert_eq!(ObjectManifest::decode(&bytes), Ok(record.clone()));
     assert_eq!(&bytes[..8], b"RSVO\x02\x00\x00\x00");
     assert_eq!(
         blake3::hash(&bytes).to_hex().as_str(),
@@ -65,10 +65,10 @@ fn the_format_with_compressed_chunks_is_frozen() {
     );
     let mut old = bytes.clone();
     old[4] = 1;
-    assert!(ObjectRecord::decode(&old).is_err());
+    assert!(ObjectManifest::decode(&old).is_err());
     let mut new = sample(Body::Chunks(vec![entry(5)])).encode();
     new[4] = 2;
-    assert!(ObjectRecord::decode(&new).is_err());
+    assert!(ObjectManifest::decode(&new).is_err());
     let Body::Chunks(entries) = record.body else { return };
     for entries in [&entries[..], &entries[1..], &[]] {
         assert_eq!(decode_entries(&encode_entries(entries)).as_deref(), Ok(entries));
@@ -86,7 +86,7 @@ fn entries_of_coded_chunks_are_not_taken_for_a_format() {
     for entries in [vec![coded], vec![coded, packed], vec![packed, coded], vec![coded, sealed], vec![entry(5), coded]] {
         assert_eq!(decode_entries(&encode_entries(&entries)), Ok(entries.clone()));
         let record = sample(Body::Chunks(entries));
-        assert_eq!(ObjectRecord::decode(&record.encode()), Ok(record));
+        assert_eq!(ObjectManifest::decode(&record.encode()), Ok(record));
     }
     assert_eq!(decode_entries(&[1]), Err(Malformed::Packing));
 }
@@ -95,16 +95,16 @@ fn entries_of_coded_chunks_are_not_taken_for_a_format() {
 fn the_format_with_encrypted_bytes_is_frozen() {
     let sealed = Entry { plain: 5, ..entry(37) };
     let chunks = sample(Body::Chunks(vec![sealed, Entry { plain: 1 << 17, ..entry((1 << 17) + 48) }]));
-    let inline = ObjectRecord { size: 5, ..sample(Body::Inline(Bytes::from_static(&[7; 37]))) };
+    let inline = ObjectManifest { size: 5, ..sample(Body::Inline(Bytes::from_static(&[7; 37]))) };
     let mut all = vec![];
     for record in [&chunks, &inline] {
         let bytes = record.encode();
         assert_eq!(&bytes[..8], b"RSVO\x03\x00\x00\x00");
-        assert_eq!(ObjectRecord::decode(&bytes).as_ref(), Ok(record));
+        assert_eq!(ObjectManifest::decode(&bytes).as_ref(), Ok(record));
         for format in [1, 2] {
             let mut old = bytes.clone();
             old[4] = format;
-            assert!(ObjectRecord::decode(&old).is_err(), "{format}");
+            assert!(ObjectManifest::decode(&old).is_err(), "{format}");
         }
         all.extend(bytes);
     }
@@ -116,8 +116,8 @@ fn the_format_with_encrypted_bytes_is_frozen() {
     assert_eq!(decode_entries(&encode_entries(&entries)).as_deref(), Ok(&entries[..]));
     assert_eq!(encode_entries(&entries)[0], 3);
     // As many bytes as no encryption makes of five.
-    let odd = ObjectRecord { size: 5, ..sample(Body::Inline(Bytes::from_static(&[7; 36]))) };
-    assert_eq!(ObjectRecord::decode(&odd.encode()), Err(Malformed::Size));
+    let odd = ObjectManifest { size: 5, ..sample(Body::Inline(Bytes::from_static(&[7; 36]))) };
+    assert_eq!(ObjectManifest::decode(&odd.encode()), Err(Malformed::Size));
 }
 
 #[test]
@@ -126,14 +126,14 @@ fn refuses_with_the_reason() {
     let with = |at: usize, byte: u8| {
         let mut bad = good.clone();
         bad[at] = byte;
-        ObjectRecord::decode(&bad)
+        ObjectManifest::decode(&bad)
     };
     assert_eq!(with(0, b'X'), Err(Malformed::Magic));
     assert_eq!(with(4, 9), Err(Malformed::Format(9)));
     assert_eq!(with(5, 9), Err(Malformed::Kind));
     assert_eq!(with(32, 9), Err(Malformed::Size));
-    assert_eq!(ObjectRecord::decode(&good[..good.len() - 1]), Err(Malformed::Length));
-    assert_eq!(ObjectRecord::decode(&[&good[..], b"x"].concat()), Err(Malformed::Length));
+    assert_eq!(ObjectManifest::decode(&good[..good.len() - 1]), Err(Malformed::Length));
+    assert_eq!(ObjectManifest::decode(&[&good[..], b"x"].concat()), Err(Malformed::Length));
 }
 
 /// The manifest of an object of no bytes, kept as this attribute says.
@@ -151,13 +151,13 @@ fn kept_as(redundancy: &str) -> Vec<u8> {
 
 #[test]
 fn a_redundancy_of_a_later_version_is_refused_and_not_read_as_the_default() {
-    let two = ObjectRecord::decode(&kept_as("2")).unwrap();
+    let two = ObjectManifest::decode(&kept_as("2")).unwrap();
     assert_eq!((two.redundancy(), two.encode()), (Some(Redundancy::Copies(2)), kept_as("2")));
-    let code = ObjectRecord::decode(&kept_as("4+2")).unwrap();
+    let code = ObjectManifest::decode(&kept_as("4+2")).unwrap();
     assert_eq!((code.redundancy().map(Redundancy::pieces), code.encode()), (Some(6), kept_as("4+2")));
     // Other pieces than those of a code, more copies than there can be, or none.
     for unknown in ["4+2+1", "2x", "9", "0", "", "02"] {
-        let refused = ObjectRecord::decode(&kept_as(unknown));
+        let refused = ObjectManifest::decode(&kept_as(unknown));
         assert_eq!(refused, Err(Malformed::Redundancy), "{unknown:?}");
     }
     let why = "its chunks are kept in a way that this program does not know: use a newer reservoir";
@@ -177,8 +177,8 @@ fn version_ids_are_read_back_and_sort_by_time() {
 proptest! {
     #[test]
     fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-        let _ = ObjectRecord::decode(&bytes);
-        let _ = ObjectRecord::decode(&[&b"RSVO\x01\x00\x00\x00"[..], &bytes].concat());
+        let _ = ObjectManifest::decode(&bytes);
+        let _ = ObjectManifest::decode(&[&b"RSVO\x01\x00\x00\x00"[..], &bytes].concat());
         let _ = decode_entries(&[&[2], &bytes[..]].concat());
         let _ = decode_entries(&bytes);
     }
@@ -187,6 +187,6 @@ proptest! {
     fn a_changed_byte_never_panics(at in 0_usize..150, byte in any::<u8>(), which in 0_usize..4) {
         let mut bytes = samples()[which].encode();
         bytes[at] = byte;
-        let _ = ObjectRecord::decode(&bytes);
+        let _ = ObjectManifest::decode(&bytes);
     }
 }

@@ -142,6 +142,6 @@ fn bucket(text: &str) -> Result<Location, String> {
 }
 
 fn number_of_chunks(text: &str) -> Result<usize, String> {
-    let number = text.parse().ok().filter(|number| *number <= s3::MOST_PLACES);
-    number.ok_or_else(|| format!("{text:?} is not a number of chunks: write 0 to {}", s3::MOST_PLACES))
+    let number = text.parse().ok().filter(|number| *number <= s3::MOST_CHUNKS);
+    number.ok_or_else(|| format!("{text:?} is not a number of chunks: write 0 to {}", s3::MOST_CHUNKS))
 }

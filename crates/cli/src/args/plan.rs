@@ -104,7 +104,7 @@ pub(crate) struct PlanArgs {
     pub(crate) remove: Vec<u32>,
     /// Take target OLD out of the map, and put NEW into its place, like 7=19: one that is added, or that was drained. It may be in
     /// another failure domain, as long as its groups have enough of them. May be given several times.
-    #[arg(long, value_name = "OLD=NEW", value_parser = place)]
+    #[arg(long, value_name = "OLD=NEW", value_parser = replacement)]
     pub(crate) replace: Vec<(u32, u32)>,
     /// Give a target another capacity, like 7=2TiB.
     #[arg(long, value_name = "N=SIZE", value_parser = weight)]
@@ -178,7 +178,7 @@ fn weight(text: &str) -> Result<(u32, String), String> {
     parts.ok_or_else(|| format!("{text:?}: write for example 7=2TiB"))
 }
 
-fn place(text: &str) -> Result<(u32, u32), String> {
+fn replacement(text: &str) -> Result<(u32, u32), String> {
     let parts = text.split_once('=').and_then(|(old, new)| Some((old.parse().ok()?, new.parse().ok()?)));
     parts.ok_or_else(|| format!("{text:?}: write for example 7=19"))
 }

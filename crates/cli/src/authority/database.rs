@@ -143,7 +143,7 @@ impl MapAuthority for Database {
         Ok(verdict)
     }
 
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         format!("in {}", self.address)
     }
 }

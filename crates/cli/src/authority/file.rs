@@ -58,7 +58,7 @@ impl MapAuthority for MapOfFile {
         Ok(if written { Verdict::Decided } else { Verdict::Conflict })
     }
 
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         match self.follows {
             None => format!("in {}", self.path.display()),
             Some(_) => format!("where its gateway runs, and {} is a copy", self.path.display()),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use catalog::object_manifest::{Body, Kind, ObjectRecord, VersionId};
+use catalog::object_manifest::{Body, Kind, ObjectManifest, VersionId};
 use catalog::{Catalog, CatalogError, Change, Condition, Row, Sqlite, Start};
 use object::manifest::Entry;
 use protocol::id::ChunkId;
@@ -114,7 +114,7 @@ fn key(n: u64) -> String {
 
 /// A row as an object of a megabyte has.
 fn row(kind: Kind, key: &str, micros: u64) -> Row {
-    let mut record = ObjectRecord::new(kind, BUCKET, key, VersionId::new(micros, micros));
+    let mut record = ObjectManifest::new(kind, BUCKET, key, VersionId::new(micros, micros));
     record.null = true;
     if kind == Kind::Object {
         record.size = 1 << 20;

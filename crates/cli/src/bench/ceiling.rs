@@ -92,7 +92,7 @@ pub(super) fn disk(place: &Path, files: usize) -> anyhow::Result<Disk> {
                 let threads: Vec<_> = files.iter().map(|file| scope.spawn(move || work(file))).collect();
                 threads.into_iter().map(|thread| thread.join().unwrap_or(Ok(0.0))).sum::<std::io::Result<f64>>()
             })
-            .with_context(|| no_place(place))
+            .with_context(|| unmeasurable(place))
         };
         best.write = best.write.max(together(TestFile::append)?);
         if past_cache {
@@ -102,7 +102,7 @@ pub(super) fn disk(place: &Path, files: usize) -> anyhow::Result<Disk> {
     Ok(best)
 }
 
-fn no_place(place: &Path) -> String {
+fn unmeasurable(place: &Path) -> String {
     format!("the raw disk cannot be measured in {}: choose another place with --data", place.display())
 }
 
@@ -115,13 +115,13 @@ struct TestFile {
 
 impl TestFile {
     fn new(place: &Path, past_cache: bool) -> anyhow::Result<Self> {
-        let file = NamedTempFile::new_in(place).with_context(|| no_place(place))?;
+        let file = NamedTempFile::new_in(place).with_context(|| unmeasurable(place))?;
         let flags = if past_cache { i32::try_from(OFlags::DIRECT.bits()).unwrap_or(0) } else { 0 };
         let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(file.path());
         match opened {
             Ok(opened) => Ok(Self { _named: file, opened: Some(opened) }),
             Err(_) if past_cache => Ok(Self { _named: file, opened: None }),
-            Err(error) => Err(error).with_context(|| no_place(place)),
+            Err(error) => Err(error).with_context(|| unmeasurable(place)),
         }
     }
 

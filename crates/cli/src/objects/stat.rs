@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use anyhow::{Context, ensure};
 use rusty_s3::Method;
-use s3::{ChunkPlaces, MOST_PLACES, ObjectPlaces, PLACES};
+use s3::{ChunkHolders, HOLDERS, MOST_CHUNKS, ObjectHolders};
 use serde::Serialize;
 
 use super::{STORAGE_CLASS, s3};
@@ -31,7 +31,7 @@ struct Known {
     /// The same of what users set for it.
     metadata: Vec<(String, String)>,
     /// Where its manifest and its first chunks are.
-    places: Option<ObjectPlaces>,
+    places: Option<ObjectHolders>,
 }
 
 /// Runs `reservoir stat`.
@@ -58,7 +58,7 @@ pub(crate) fn stat(args: &StatArgs) -> anyhow::Result<()> {
         content_type: some("content-type"),
         checksums: beginning("x-amz-checksum-"),
         metadata: beginning("x-amz-meta-"),
-        places: if args.chunks == 0 { None } else { places(&s3, at, args.chunks)? },
+        places: if args.chunks == 0 { None } else { ask_holders(&s3, at, args.chunks)? },
     };
     if args.with.table.json {
         return json(&known);
@@ -79,10 +79,10 @@ pub(crate) fn stat(args: &StatArgs) -> anyhow::Result<()> {
 }
 
 /// Where its first chunks are; `None` when the gateway is of a version that does not say it.
-fn places(s3: &S3, at: &Location, most: usize) -> anyhow::Result<Option<ObjectPlaces>> {
+fn ask_holders(s3: &S3, at: &Location, most: usize) -> anyhow::Result<Option<ObjectHolders>> {
     let most = most.to_string();
-    let mut answer = s3.ask(Method::Get, (&at.bucket, &at.key), &[], &[(PLACES, &most)], b"")?;
-    if header(&answer, PLACES).is_empty() {
+    let mut answer = s3.ask(Method::Get, (&at.bucket, &at.key), &[], &[(HOLDERS, &most)], b"")?;
+    if header(&answer, HOLDERS).is_empty() {
         return Ok(None);
     }
     let text = answer.body_mut().read_to_string().context("the gateway's answer broke off")?;
@@ -90,7 +90,7 @@ fn places(s3: &S3, at: &Location, most: usize) -> anyhow::Result<Option<ObjectPl
 }
 
 /// Prints where it is.
-fn show(places: ObjectPlaces) -> anyhow::Result<()> {
+fn show(places: ObjectHolders) -> anyhow::Result<()> {
     line("")?;
     let rows = places.chunks.iter().enumerate().map(|(number, chunk)| {
         let name = if number == 0 { "manifest".to_owned() } else { number.to_string() };
@@ -99,7 +99,7 @@ fn show(places: ObjectPlaces) -> anyhow::Result<()> {
     });
     output::table(&["chunk", "bytes", "kept as", "on targets"], rows.collect())?;
     if places.has_more {
-        line(&format!("and more chunks: --chunks shows up to {MOST_PLACES}"))?;
+        line(&format!("and more chunks: --chunks shows up to {MOST_CHUNKS}"))?;
     }
     if !places.silent.is_empty() {
         line(&format!("silent, so that what they hold is not shown: targets {}", listed(&places.silent, " ")))?;
@@ -107,7 +107,7 @@ fn show(places: ObjectPlaces) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn kept_as(chunk: &ChunkPlaces) -> String {
+fn kept_as(chunk: &ChunkHolders) -> String {
     match (&chunk.code, chunk.holders.iter().map(|piece| piece.targets.len()).sum()) {
         (Some(code), _) => code.clone(),
         (None, 1) => "1 copy".to_owned(),
@@ -116,7 +116,7 @@ fn kept_as(chunk: &ChunkPlaces) -> String {
 }
 
 /// Who has it; of a coded chunk its pieces by their numbers, those of data first.
-fn targets(chunk: &ChunkPlaces) -> String {
+fn targets(chunk: &ChunkHolders) -> String {
     let Some((data, parity)) = chunk.code.as_deref().and_then(|code| code.split_once('+')) else {
         return chunk.holders.iter().map(|copies| listed(&copies.targets, " ")).collect();
     };

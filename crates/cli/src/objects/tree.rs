@@ -146,7 +146,7 @@ pub(super) fn put(s3: &S3, root: &Path, to: &Location, headers: &[(&str, &str)],
 }
 
 /// Where the object `key` belongs in a directory, if it is in the tree `at`.
-fn place(at: &Location, key: &str, root: &Path) -> anyhow::Result<PathBuf> {
+fn path_of(at: &Location, key: &str, root: &Path) -> anyhow::Result<PathBuf> {
     let below = key.strip_prefix(&at.key).unwrap_or(key);
     // A path means the same without them, and an object with them is another one.
     let is_path = below.split('/').all(|part| !part.is_empty());
@@ -170,7 +170,7 @@ pub(super) fn get(s3: &S3, at: &Location, root: &Path, as_json: bool) -> anyhow:
         if object.key.ends_with('/') && object.size == 0 {
             return Ok(0);
         }
-        let path = place(at, &object.key, root)?;
+        let path = path_of(at, &object.key, root)?;
         if let Some(above) = path.parent() {
             fs::create_dir_all(above).with_context(|| format!("the directory {} cannot be made", above.display()))?;
         }
@@ -213,9 +213,9 @@ mod tests {
     fn nothing_is_written_outside_the_directory_and_no_two_keys_are_one_file() {
         let at = Location { bucket: "b".to_owned(), key: "t/".to_owned() };
         let root = Path::new("here");
-        assert_eq!(place(&at, "t/a/b", root).unwrap(), Path::new("here/a/b"));
+        assert_eq!(path_of(&at, "t/a/b", root).unwrap(), Path::new("here/a/b"));
         for key in ["t/../x", "t//etc/x", "t/", "t/a/../../x", "t/a//b", "t/a/"] {
-            assert!(place(&at, key, root).is_err(), "{key}");
+            assert!(path_of(&at, key, root).is_err(), "{key}");
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{bail, ensure};
 use serde::Serialize;
-use sim::{Planted, Report};
+use sim::{PlantedBug, Report};
 
 use crate::output::{json, line, program, step_bar, table};
 
@@ -44,7 +44,7 @@ struct FailureJson<'a> {
 }
 
 /// Runs `reservoir sim check`.
-pub(super) fn run(start: u64, seeds: u64, plant: Option<Planted>, as_json: bool) -> anyhow::Result<()> {
+pub(super) fn run(start: u64, seeds: u64, plant: Option<PlantedBug>, as_json: bool) -> anyhow::Result<()> {
     ensure!(seeds > 0, "--seeds 0 checks nothing: ask for at least 1");
     let begin = Instant::now();
     let bar = step_bar("seeds", seeds);

@@ -13,7 +13,7 @@ use super::messenger;
 use super::parity;
 use super::plot::{Axis, Bar, Drawn, Group, Series, Words, bars, grouped, lines};
 use super::progress::Progress;
-use super::report::{Report, make_place};
+use super::report::{Report, make_directory};
 use super::scenarios::seeds_within;
 use crate::args::{ExhibitArg, PaperArgs, QuirkArg};
 use crate::output::{json, line, table};
@@ -90,7 +90,7 @@ pub(super) fn run(args: &PaperArgs) -> anyhow::Result<()> {
     } else {
         Exhibit::ALL.into_iter().filter(|e| args.only.iter().any(|only| exhibit(*only) == Some(*e))).collect()
     };
-    make_place(&args.report)?;
+    make_directory(&args.report)?;
     let begin = Instant::now();
     let progress = Progress::default();
     let hear = |done, all| progress.hear(done, all);

@@ -15,7 +15,7 @@ const STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:60em;margin:2em aut
     th{background:#eee}td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}";
 
 /// Makes the directory that the report will be written into, if one is asked for, and sees that it can be.
-pub(super) fn make_place(args: &ReportArgs) -> anyhow::Result<()> {
+pub(super) fn make_directory(args: &ReportArgs) -> anyhow::Result<()> {
     let Some(directory) = &args.out else { return Ok(()) };
     fs::create_dir_all(directory).and_then(|()| tempfile::tempfile_in(directory).map(drop)).with_context(|| {
         format!("nothing can be written into {}: choose another directory with --out", directory.display())
@@ -103,7 +103,7 @@ impl Report {
         self.files.push((name.to_owned(), contents));
     }
 
-    /// Writes everything into `directory`, which [`make_place`] has made; the path of the page.
+    /// Writes everything into `directory`, which [`make_directory`] has made; the path of the page.
     pub(crate) fn write(mut self, directory: &Path) -> anyhow::Result<PathBuf> {
         self.html.push_str("</body></html>\n");
         let page = directory.join("report.html");

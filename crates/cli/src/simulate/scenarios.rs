@@ -10,7 +10,7 @@ use sim::perf::{Change, Estimate, Load, Metric, Outcome, Scenario, Setup, cores,
 
 use super::plot::{Axis, Drawn, Series, Words, grouped, lines, nines};
 use super::progress::Progress;
-use super::report::{Report, make_place};
+use super::report::{Report, make_directory};
 use crate::args::{CompareArgs, ReportArgs, RunArgs};
 use crate::output::{json, line, table};
 
@@ -68,7 +68,7 @@ pub(super) fn seeded(mut scenario: Scenario, seeds: Option<u64>) -> anyhow::Resu
 /// Runs scenarios with all their seeds on all cores. Where the report will be written is made before: it would be a pity
 /// to find at the end that it cannot.
 pub(super) fn perform(scenarios: Vec<Scenario>, report: &ReportArgs) -> anyhow::Result<Vec<Done>> {
-    make_place(report)?;
+    make_directory(report)?;
     let with_seed = |s: &Scenario, n| Setup { seed: s.setup.seed + n, ..s.setup.clone() };
     let setups: Vec<Setup> = scenarios.iter().flat_map(|s| (0..s.seeds).map(move |n| with_seed(s, n))).collect();
     if let Some(chosen) = scenarios.iter().find_map(|scenario| scenario.chosen) {

@@ -7,7 +7,7 @@ use sim::theory::{Case, LATENCY, Line, cases, poisson_at_least};
 
 use super::plot::{Bar, Group, Words, bars};
 use super::progress::Progress;
-use super::report::{Measured, make_place};
+use super::report::{Measured, make_directory};
 use super::scenarios::written;
 use crate::args::ReportArgs;
 
@@ -26,7 +26,7 @@ struct RowJson<'a> {
 
 /// Runs `reservoir sim theory`.
 pub(super) fn run(args: &ReportArgs) -> anyhow::Result<()> {
-    make_place(args)?;
+    make_directory(args)?;
     let cases = cases()?;
     let setups: Vec<_> = cases.iter().map(|case| case.setup.clone()).collect();
     let progress = Progress::default();

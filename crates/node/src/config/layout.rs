@@ -231,7 +231,7 @@ impl ClusterConfig {
     }
 
     /// Makes the map that follows this one, when the cluster is to be as `wished` says: its targets, which of them are
-    /// drained, their capacities and domains, and `copies`, `group_cells` and `overlap`. `places` says who takes whose place,
+    /// drained, their capacities and domains, and `copies`, `group_cells` and `overlap`. `replacements` says who takes whose place,
     /// first the one that goes. `most` is the largest redundancy that storage classes ask for, `stored` how many bytes
     /// all copies of all chunks have, and `level` whether groups are to have shares by their capacities again.
     ///
@@ -240,7 +240,7 @@ impl ClusterConfig {
     pub fn plan(
         &self,
         wished: &Self,
-        places: &BTreeMap<NodeId, NodeId>,
+        replacements: &BTreeMap<NodeId, NodeId>,
         most: Redundancy,
         stored: u64,
         level: bool,
@@ -263,7 +263,7 @@ impl ClusterConfig {
             level: level || targets.values().any(weighed),
             drained,
             targets,
-            places: places.clone(),
+            replacements: replacements.clone(),
             copies: wished.copies,
             most,
             group_cells: wished.group_cells,

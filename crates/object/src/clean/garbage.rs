@@ -4,7 +4,7 @@ use protocol::id::{ChunkId, NodeId};
 
 use crate::incomplete_changes::{IncompleteChanges, contradicts, version};
 use crate::removal::Removals;
-use catalog::object_manifest::{Body, Kind, ObjectRecord, VersionId};
+use catalog::object_manifest::{Body, Kind, ObjectManifest, VersionId};
 use catalog::{Catalog, CatalogError, Row};
 
 /// A record that was read.
@@ -13,13 +13,13 @@ pub(super) struct Seen {
     pub(super) id: ChunkId,
     pub(super) holders: Vec<NodeId>,
     /// Shortened: so that all records of a key can be kept at once.
-    pub(super) record: ObjectRecord,
+    pub(super) record: ObjectManifest,
     /// Whether the record as it is here lacks chunks that its manifest names.
     pub(super) is_long: bool,
 }
 
 impl Seen {
-    pub(super) fn new(id: ChunkId, holders: Vec<NodeId>, record: ObjectRecord) -> Self {
+    pub(super) fn new(id: ChunkId, holders: Vec<NodeId>, record: ObjectManifest) -> Self {
         let names_chunks = matches!(record.body, Body::Chunks(_) | Body::Indexed(_));
         let record = record.row();
         let is_long = names_chunks && record.body == Body::InManifest;
@@ -113,7 +113,7 @@ fn judge_key(records: &[Seen], catalog: &dyn Catalog) -> Result<Vec<bool>, Catal
 }
 
 /// Whether a record has later attributes of the same version.
-fn is_later(other: &ObjectRecord, record: &ObjectRecord) -> bool {
+fn is_later(other: &ObjectManifest, record: &ObjectManifest) -> bool {
     other.kind == record.kind && other.version == record.version && other.revision > record.revision
 }
 

@@ -20,7 +20,7 @@ use catalog::object_manifest::Body;
 const PIPELINE: usize = 4;
 
 /// A chunk that was asked for.
-struct Asked {
+struct ChunkFetch {
     slice: Slice,
     /// The bytes of the chunk that come, in order.
     bytes: Vec<Range<usize>>,
@@ -35,7 +35,7 @@ pub struct Reader {
     key: Option<DataKey>,
     /// Ready bytes.
     pieces: VecDeque<Bytes>,
-    flight: VecDeque<Asked>,
+    flight: VecDeque<ChunkFetch>,
     /// Room for the chunk that `pieces` are of.
     share: Option<Share>,
     /// Those that were not asked for yet.
@@ -98,12 +98,12 @@ impl Reader {
             // What there was no room for before the last piece was taken is asked for now.
             self.share = None;
             self.ask()?;
-            let Some(Asked { slice, bytes, pending, share }) = self.flight.pop_front() else { return Ok(None) };
+            let Some(ChunkFetch { slice, bytes, pending, share }) = self.flight.pop_front() else { return Ok(None) };
             self.share = share;
             let id = slice.entry.id;
             let fetched = pending.wait().map_err(failed(id))?;
             let pieces =
-                place(fetched.pieces, &bytes).ok_or(ObjectError::Manifest { id, why: Malformed::ChunkLength })?;
+                arrange(fetched.pieces, &bytes).ok_or(ObjectError::Manifest { id, why: Malformed::ChunkLength })?;
             if slice.entry.is_sealed() {
                 let piece = self.unseal(&pieces, slice.entry.plain as usize, slice.range)?;
                 self.pieces.push_back(piece);
@@ -140,14 +140,14 @@ impl Reader {
                 break;
             }
             let pending = self.objects.service.get_fragments(slice.entry.id, vec![], fragments);
-            self.flight.push_back(Asked { slice, bytes, pending, share });
+            self.flight.push_back(ChunkFetch { slice, bytes, pending, share });
         }
         Ok(())
     }
 }
 
 /// The pieces of which these ranges of a chunk were fetched, each with where it begins; `None` when they have fewer or more bytes.
-fn place(fetched: Vec<Bytes>, ranges: &[Range<usize>]) -> Option<Vec<(usize, Bytes)>> {
+fn arrange(fetched: Vec<Bytes>, ranges: &[Range<usize>]) -> Option<Vec<(usize, Bytes)>> {
     let mut placed = Vec::with_capacity(fetched.len().max(ranges.len()));
     let mut pieces = fetched.into_iter();
     let mut piece = Bytes::new();

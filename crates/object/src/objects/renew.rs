@@ -10,7 +10,7 @@ use protocol::redundancy::Redundancy;
 use super::write::is_kept;
 use super::{Kept, ObjectError, Objects, failed};
 use crate::manifest::{self, Entry};
-use catalog::object_manifest::{Body, ObjectRecord};
+use catalog::object_manifest::{Body, ObjectManifest};
 
 /// Chunks that are asked for at once.
 const PIPELINE: usize = 16;
@@ -18,7 +18,7 @@ const PIPELINE: usize = 16;
 impl Objects {
     /// Counts on all chunks of a record, with the redundancy that it has. Where that is a code, or was one, and they are not kept so, they
     /// are put again, and the record names these.
-    pub(super) fn renew(&self, record: &mut ObjectRecord) -> Result<Kept, ObjectError> {
+    pub(super) fn renew(&self, record: &mut ObjectManifest) -> Result<Kept, ObjectError> {
         let redundancy = record.redundancy();
         if let Some(kept) = self.renew_as_kept(&record.body, redundancy)? {
             return Ok(kept);

@@ -15,7 +15,7 @@ use crate::seal::DataKey;
 use crate::service::{ChunkService, Pending, ServiceError};
 use catalog::Condition;
 use catalog::entry::SEALABLE;
-use catalog::object_manifest::{Body, ENTRIES, ObjectRecord};
+use catalog::object_manifest::{Body, ENTRIES, ObjectManifest};
 
 /// How hard it is tried to compress: the least, which is the fastest.
 const LEVEL: i32 = 1;
@@ -92,7 +92,7 @@ impl Objects {
     /// When bytes cannot be had or stored, or the condition does not hold. Then nothing changed.
     pub fn put(
         &self,
-        record: ObjectRecord,
+        record: ObjectManifest,
         condition: &Condition,
         source: &mut dyn Source,
     ) -> Result<Made, ObjectError> {
@@ -110,7 +110,7 @@ impl Objects {
         }
         let sealed = source.seal(size).map_err(ObjectError::Source)?;
         let body = writer.body(inline)?;
-        let mut record = ObjectRecord { size, body, etag: sealed.etag, ..record };
+        let mut record = ObjectManifest { size, body, etag: sealed.etag, ..record };
         record.attributes.extend(sealed.attributes);
         self.commit(record, condition, None, begun, || writer.land_all().map(|()| writer.kept))
     }

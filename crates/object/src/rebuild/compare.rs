@@ -6,7 +6,7 @@ use protocol::id::ChunkId;
 
 use super::known::Known;
 use super::{Manifests, RebuildError, Standing};
-use catalog::object_manifest::{Kind, LEAVING, ObjectRecord, VersionId};
+use catalog::object_manifest::{Kind, LEAVING, ObjectManifest, VersionId};
 use catalog::{Amends, Catalog, Row};
 
 /// How a catalog compares with the manifests.
@@ -59,7 +59,7 @@ type Name = (String, String, Option<VersionId>);
 fn beside<'a>(known: &'a Known, others: &[&Standing<'a>]) -> BTreeMap<Name, Vec<Option<&'a Row>>> {
     let mut all: BTreeMap<Name, Vec<Option<&Row>>> = BTreeMap::new();
     let mut note = |at: usize, row: &'a Row| {
-        let ObjectRecord { bucket, key, version, .. } = &row.record;
+        let ObjectManifest { bucket, key, version, .. } = &row.record;
         let name = (bucket.clone(), key.clone(), (!key.is_empty()).then_some(*version));
         all.entry(name).or_insert_with(|| vec![None; others.len() + 1])[at] = Some(row);
     };
@@ -257,7 +257,7 @@ fn difference(manifest: Option<&Row>, row: Option<&Row>) -> String {
 }
 
 fn left(row: &Row) -> String {
-    let ObjectRecord { kind, bucket, key, version, removes, .. } = &row.record;
+    let ObjectManifest { kind, bucket, key, version, removes, .. } = &row.record;
     let (what, version) = match kind {
         Kind::Removal => ("the removal of version ", removes.to_string()),
         Kind::Bucket | Kind::BucketRemoval => ("a change of the bucket", String::new()),
@@ -268,7 +268,7 @@ fn left(row: &Row) -> String {
 }
 
 fn without_bytes(row: &Row, chunk: ChunkId, is_known: bool) -> String {
-    let ObjectRecord { bucket, key, version, .. } = &row.record;
+    let ObjectManifest { bucket, key, version, .. } = &row.record;
     let why = if is_known {
         "and no row in the catalog, which knows its run"
     } else {

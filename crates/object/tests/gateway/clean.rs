@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use catalog::object_manifest::{Body, Kind, ObjectRecord, VersionId, encode_entries};
+use catalog::object_manifest::{Body, Kind, ObjectManifest, VersionId, encode_entries};
 use catalog::{Catalog, Change, Condition, Part, Row, Sqlite, Upload};
 use object::ChunkService;
 use object::clean::{Cleaning, Report};
@@ -28,7 +28,7 @@ struct World {
 impl World {
     fn new(place: &Path) -> Self {
         let world = Self::over(Arc::default(), &place.join("catalog"));
-        world.objects.create_bucket(ObjectRecord::new(Kind::Bucket, "b", "", VersionId::default())).unwrap();
+        world.objects.create_bucket(ObjectManifest::new(Kind::Bucket, "b", "", VersionId::default())).unwrap();
         world
     }
 
@@ -40,7 +40,7 @@ impl World {
     }
 
     fn put(&self, key: &str, null: bool, fill: u8, length: usize) -> Row {
-        let mut record = ObjectRecord::new(Kind::Object, "b", key, VersionId::default());
+        let mut record = ObjectManifest::new(Kind::Object, "b", key, VersionId::default());
         record.null = null;
         let bytes = (0..length).map(|n| fill ^ (n / MIB) as u8).collect::<Vec<u8>>();
         self.objects.put(record, &Condition::Always, &mut All(Some(bytes.into()))).unwrap().row
@@ -79,7 +79,7 @@ fn what_is_named_stays_and_the_rest_goes() {
     let part = world.objects.write(&mut All(Some(Bytes::from(vec![6; 2 * MIB]))), None).unwrap();
     let Body::Chunks(entries) = part.body else { panic!("no chunks") };
     let id = world.objects.next_version();
-    let record = ObjectRecord::new(Kind::Object, "b", "upload", VersionId::default());
+    let record = ObjectManifest::new(Kind::Object, "b", "upload", VersionId::default());
     world.catalog.change(Change::StartUpload(Upload { id, record })).unwrap();
     let [etag, checksums] = [String::new(), String::new()];
     let part = Part { number: 1, size: 1, etag, micros: 1, checksums, entries: encode_entries(&entries) };
@@ -134,19 +134,19 @@ fn an_empty_catalog_removes_nothing_that_stands() {
     world.put("k", true, 1, 2 * MIB);
     world.put("k", true, 2, 2 * MIB);
     let long = world.put("long", false, 3, 40 * MIB);
-    let marker = ObjectRecord::new(Kind::Marker, "b", "long", VersionId::default());
+    let marker = ObjectManifest::new(Kind::Marker, "b", "long", VersionId::default());
     world.objects.publish(marker, &Condition::Always).unwrap();
     let before = world.memory.chunks.lock().unwrap().len();
     let lost = World::over(Arc::clone(&world.memory), &place.path().join("empty"));
     assert_eq!(lost.passes(4).pass.unreferenced, 0);
     assert_eq!(world.memory.chunks.lock().unwrap().len(), before);
     // Nor does a manifest that says so, while the catalog contradicts.
-    let mut erased = ObjectRecord::new(Kind::Removal, "b", "long", VersionId::new(u64::MAX >> 1, 1));
+    let mut erased = ObjectManifest::new(Kind::Removal, "b", "long", VersionId::new(u64::MAX >> 1, 1));
     erased.removes = long.record.version;
     let (id, bytes) = erased.chunk();
     world.memory.put(ChunkPut::new(id, bytes)).wait().unwrap();
     let kept = world.catalog.newest("b", "k").unwrap().unwrap();
-    let mut erased = ObjectRecord::new(Kind::Removal, "b", "k", VersionId::new(u64::MAX >> 1, 1));
+    let mut erased = ObjectManifest::new(Kind::Removal, "b", "k", VersionId::new(u64::MAX >> 1, 1));
     erased.null = true;
     let (id, bytes) = erased.chunk();
     world.memory.put(ChunkPut::new(id, bytes)).wait().unwrap();
@@ -225,7 +225,7 @@ fn a_copy_made_during_a_look_survives() {
     let mut cleaning = Cleaning::new(&*world.memory, &*world.catalog, false);
     cleaning.run_pass(&mut || true);
     // It had read the source before that was erased, and its manifest comes when the pass has read all manifests.
-    let copy = ObjectRecord { key: "copy".to_owned(), ..whole };
+    let copy = ObjectManifest { key: "copy".to_owned(), ..whole };
     for entry in match &copy.body {
         Body::Chunks(entries) => entries,
         other => panic!("{other:?}"),
@@ -245,7 +245,7 @@ fn a_put_that_takes_too_long_fails_and_leaves_nothing() {
     let world = World::new(place.path());
     let World { memory, catalog, objects } = world;
     let objects = objects.with_limit(Duration::ZERO);
-    let record = ObjectRecord::new(Kind::Object, "b", "slow", VersionId::default());
+    let record = ObjectManifest::new(Kind::Object, "b", "slow", VersionId::default());
     let put = objects.put(record, &Condition::Always, &mut All(Some(Bytes::from(vec![1; 2 * MIB]))));
     assert!(matches!(put, Err(ObjectError::TooSlow(_))), "{put:?}");
     assert_eq!(catalog.newest("b", "slow").unwrap(), None);

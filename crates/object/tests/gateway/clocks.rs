@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use catalog::object_manifest::{Kind, ObjectRecord, VersionId};
+use catalog::object_manifest::{Kind, ObjectManifest, VersionId};
 use catalog::{Catalog, Condition, Row, Sqlite};
 use object::objects::Objects;
 use object::rebuild::{Comparison, Manifests};
@@ -48,7 +48,7 @@ impl Two {
             Objects::new(service, Arc::clone(&catalog) as Arc<dyn Catalog>).on(host, RunTiming::default())
         };
         let (ahead, behind) = (gateway(2_000_000_000), gateway(1_000_000_000));
-        ahead.create_bucket(ObjectRecord::new(Kind::Bucket, "b", "", VersionId::default())).unwrap();
+        ahead.create_bucket(ObjectManifest::new(Kind::Bucket, "b", "", VersionId::default())).unwrap();
         Self { memory, catalog, ahead, behind }
     }
 
@@ -71,7 +71,7 @@ impl Two {
 }
 
 fn put(objects: &Objects, fill: u8) -> Row {
-    let mut record = ObjectRecord::new(Kind::Object, "b", "k", VersionId::default());
+    let mut record = ObjectManifest::new(Kind::Object, "b", "k", VersionId::default());
     record.null = true;
     objects.put(record, &Condition::Always, &mut All(Some(Bytes::from(vec![fill; 9])))).unwrap().row
 }
@@ -102,7 +102,7 @@ fn a_bucket_that_is_made_after_its_removal_comes_after_it() {
     let two = Two::new(place.path());
     let bucket = two.catalog.bucket("b").unwrap().unwrap();
     two.ahead.delete_bucket(&bucket).unwrap();
-    two.behind.create_bucket(ObjectRecord::new(Kind::Bucket, "b", "", VersionId::default())).unwrap();
+    two.behind.create_bucket(ObjectManifest::new(Kind::Bucket, "b", "", VersionId::default())).unwrap();
     put(&two.behind, 2);
     two.check(place.path());
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use catalog::object_manifest::{Body, Kind, ObjectRecord, VersionId};
+use catalog::object_manifest::{Body, Kind, ObjectManifest, VersionId};
 use catalog::{Catalog, Change, Refused, Row, Run};
 use object::rebuild::Comparison;
 use protocol::id::ChunkId;
@@ -151,14 +151,14 @@ fn a_bucket_whose_removal_was_broken_off_is_no_difference() {
     let world = World::new();
     let gateway = Gateway::start(&world.memory, &world.path("a.db"));
     let bucket = |name: &str| gateway.catalog.bucket(name).unwrap().unwrap();
-    gateway.objects.create_bucket(ObjectRecord::new(Kind::Bucket, "gone", "", VersionId::default())).unwrap();
+    gateway.objects.create_bucket(ObjectManifest::new(Kind::Bucket, "gone", "", VersionId::default())).unwrap();
     let before: BTreeSet<ChunkId> = gateway.memory.chunks.lock().unwrap().keys().copied().collect();
     gateway.objects.delete_bucket(&bucket("gone")).unwrap();
     assert_eq!(gateway.compare().differences, [""; 0]);
     // As if the gateway was killed before the last manifest.
     let is_last = |id: &ChunkId| {
         let bytes = gateway.memory.chunks.lock().unwrap()[id].clone();
-        !before.contains(id) && ObjectRecord::decode(&bytes).is_ok_and(|record| record.kind == Kind::BucketRemoval)
+        !before.contains(id) && ObjectManifest::decode(&bytes).is_ok_and(|record| record.kind == Kind::BucketRemoval)
     };
     let ids: Vec<ChunkId> = gateway.memory.chunks.lock().unwrap().keys().copied().collect();
     let last: Vec<ChunkId> = ids.into_iter().filter(is_last).collect();
@@ -168,7 +168,7 @@ fn a_bucket_whose_removal_was_broken_off_is_no_difference() {
     gateway.objects.heartbeat().unwrap();
     assert_eq!(gateway.compare().differences, [""; 0]);
     // A row of a bucket that is lost is one.
-    gateway.objects.create_bucket(ObjectRecord::new(Kind::Bucket, "lost", "", VersionId::default())).unwrap();
+    gateway.objects.create_bucket(ObjectManifest::new(Kind::Bucket, "lost", "", VersionId::default())).unwrap();
     gateway.catalog.change(Change::DeleteBucket("lost".to_owned(), VersionId::default())).unwrap();
     gateway.objects.heartbeat().unwrap();
     assert_eq!(gateway.compare().differences.len(), 1);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use catalog::entry::SEAL_BLOCK;
-use catalog::object_manifest::{Body, Kind, ObjectRecord, VersionId};
+use catalog::object_manifest::{Body, Kind, ObjectManifest, VersionId};
 use catalog::{Condition, Refused, Row, Sqlite};
 use object::ChunkService;
 use object::manifest::Entry;
@@ -65,8 +65,8 @@ fn content(length: usize) -> Vec<u8> {
     (0..length).map(|i| (i * 31 + i / 251) as u8).collect()
 }
 
-fn record(key: &str) -> ObjectRecord {
-    let mut record = ObjectRecord::new(Kind::Object, "b", key, VersionId::default());
+fn record(key: &str) -> ObjectManifest {
+    let mut record = ObjectManifest::new(Kind::Object, "b", key, VersionId::default());
     record.null = true;
     record
 }
@@ -76,7 +76,7 @@ fn objects(memory: &Arc<Memory>, place: &Path) -> Arc<Objects> {
     let service = Arc::clone(memory) as Arc<dyn ChunkService + Send + Sync>;
     let objects = Arc::new(Objects::new(service, Arc::new(catalog)));
     if !memory.full {
-        objects.create_bucket(ObjectRecord::new(Kind::Bucket, "b", "", VersionId::default())).unwrap();
+        objects.create_bucket(ObjectManifest::new(Kind::Bucket, "b", "", VersionId::default())).unwrap();
     }
     objects
 }
@@ -195,7 +195,7 @@ fn more_chunks_than_a_manifest_names_are_found_by_their_indexes() {
     let body = objects.join((0..parts).map(|_| Ok(entries.clone())), None).unwrap();
     assert!(matches!(&body, Body::Indexed(indexes) if indexes.len() == 3));
     let data = b"abbccc".repeat(parts);
-    let new = ObjectRecord { body, size: data.len() as u64, ..record("k") };
+    let new = ObjectManifest { body, size: data.len() as u64, ..record("k") };
     let row = objects.publish(new, &Condition::Always).unwrap().row;
     let end = data.len() as u64;
     for range in [0..10, 19_990..20_010, 39_999..40_001, end - 5..end, 0..end] {
@@ -212,7 +212,7 @@ fn chunks_are_compressed_when_that_is_worth_it() {
         Arc::new(Sqlite::open(&place.path().join("other")).unwrap()),
     );
     let packing = Arc::new(packing.compressing(true));
-    packing.create_bucket(ObjectRecord::new(Kind::Bucket, "b", "", VersionId::default())).unwrap();
+    packing.create_bucket(ObjectManifest::new(Kind::Bucket, "b", "", VersionId::default())).unwrap();
     // Text, noise, and text again, each some chunks long.
     let text: Vec<u8> = (0..2 * MIB).map(|n| b"some words that come again and again. "[n % 38]).collect();
     let mut noise = vec![0; 2 * MIB];
@@ -242,7 +242,7 @@ fn chunks_are_compressed_when_that_is_worth_it() {
     let written = packing.write(&mut Pieces::of(&text, 9_999), None).unwrap();
     let Body::Chunks(entries) = written.body else { panic!("a part is chunks") };
     let body = packing.join((0..3).map(|_| Ok(entries.clone())), None).unwrap();
-    let joined = ObjectRecord { body, size: 3 * text.len() as u64, ..record("joined") };
+    let joined = ObjectManifest { body, size: 3 * text.len() as u64, ..record("joined") };
     let row = packing.publish(joined, &Condition::Always).unwrap().row;
     assert!(read(&packing, &row, 0..row.record.size) == text.repeat(3));
 }
@@ -254,7 +254,7 @@ fn a_chunk_that_does_not_unpack_is_an_error() {
     for (stored, plain) in [(&b"no frame"[..], 100), (&zstd::bulk::compress(&[7; 50], 1).unwrap(), 100)] {
         let entry = Entry { plain, ..Entry::new(ChunkId::of_payload(stored), stored.len() as u32) };
         memory.put(ChunkPut::new(entry.id, Bytes::copy_from_slice(stored))).wait().unwrap();
-        let new = ObjectRecord { body: Body::Chunks(vec![entry]), size: u64::from(plain), ..record("k") };
+        let new = ObjectManifest { body: Body::Chunks(vec![entry]), size: u64::from(plain), ..record("k") };
         let row = objects.publish(new, &Condition::Always).unwrap().row;
         let error = Reader::new(&objects, &row, 0..5).unwrap().piece().unwrap_err();
         assert!(matches!(error, ObjectError::Manifest { .. }), "{error}");
@@ -280,7 +280,7 @@ fn what_fails_leaves_nothing_to_be_seen() {
     let full = Arc::new(Memory { full: true, ..Memory::default() });
     let other = tempfile::tempdir().unwrap();
     let objects = self::objects(&full, other.path());
-    let error = objects.create_bucket(ObjectRecord::new(Kind::Bucket, "b", "", VersionId::default())).unwrap_err();
+    let error = objects.create_bucket(ObjectManifest::new(Kind::Bucket, "b", "", VersionId::default())).unwrap_err();
     assert!(matches!(error, ObjectError::Chunk { .. }), "{error}");
     assert_eq!(objects.catalog().bucket("b").unwrap(), None);
 }
@@ -290,12 +290,12 @@ fn a_full_cluster_can_be_emptied() {
     let (memory, place) = (Arc::new(Memory::default()), tempfile::tempdir().unwrap());
     let objects = objects(&memory, place.path());
     let put = |objects: &Arc<Objects>, key: &str, null| {
-        let new = ObjectRecord { null, ..record(key) };
+        let new = ObjectManifest { null, ..record(key) };
         objects.put(new, &Condition::Always, &mut Pieces::of(&content(10), 9_999)).map(|made| made.row)
     };
     let (null, version) = (put(&objects, "null", true).unwrap(), put(&objects, "versions", false).unwrap());
     let marker = |objects: &Arc<Objects>| {
-        let marker = ObjectRecord { kind: Kind::Marker, null: false, ..record("versions") };
+        let marker = ObjectManifest { kind: Kind::Marker, null: false, ..record("versions") };
         objects.publish(marker, &Condition::Always).map(|made| made.row)
     };
     let hidden = marker(&objects).unwrap();
@@ -316,7 +316,7 @@ fn a_full_cluster_can_be_emptied() {
 /// How the manifest is kept that was stored last of this kind.
 fn kept(memory: &Memory, kind: Kind) -> Option<Redundancy> {
     let chunks = memory.chunks.lock().unwrap();
-    let records = chunks.iter().filter_map(|(id, bytes)| Some((*id, ObjectRecord::decode(bytes).ok()?)));
+    let records = chunks.iter().filter_map(|(id, bytes)| Some((*id, ObjectManifest::decode(bytes).ok()?)));
     let (id, _) = records.filter(|(_, record)| record.kind == kind).max_by_key(|(_, record)| record.begun()).unwrap();
     memory.kept.lock().unwrap()[&id]
 }
@@ -329,7 +329,7 @@ fn what_says_that_an_object_is_gone_is_kept_as_often_as_the_object() {
         let objects = objects(&memory, place.path());
         let (class, removal) = (copies.map(Redundancy::Copies), removal.map(Redundancy::Copies));
         let new = |key: &str, null| {
-            let mut new = ObjectRecord { null, ..record(key) };
+            let mut new = ObjectManifest { null, ..record(key) };
             new.set_redundancy(class);
             new
         };
@@ -342,9 +342,9 @@ fn what_says_that_an_object_is_gone_is_kept_as_often_as_the_object() {
         assert_eq!(kept(&memory, Kind::Removal), removal, "of {class:?}");
         // A version without a class of its own in between: the null version is gone with the marker in its place.
         put(&objects, new("replaced", true)).unwrap();
-        put(&objects, ObjectRecord { null: false, ..record("replaced") }).unwrap();
+        put(&objects, ObjectManifest { null: false, ..record("replaced") }).unwrap();
         for (key, null) in [("k", false), ("replaced", true)] {
-            let marker = ObjectRecord { kind: Kind::Marker, null, ..record(key) };
+            let marker = ObjectManifest { kind: Kind::Marker, null, ..record(key) };
             let marker = objects.publish(marker, &Condition::Always).unwrap().row;
             assert_eq!(kept(&memory, Kind::Marker), removal, "of {class:?}");
             objects.erase(&marker).unwrap();
@@ -363,7 +363,7 @@ fn the_manifests_say_all_that_the_catalog_says() {
     let (memory, place) = (Arc::new(Memory::default()), tempfile::tempdir().unwrap());
     let objects = objects(&memory, place.path());
     let put = |key: &str, null: bool, length: usize| {
-        let new = ObjectRecord { null, ..record(key) };
+        let new = ObjectManifest { null, ..record(key) };
         objects.put(new, &Condition::Always, &mut Pieces::of(&content(length), 9_999)).unwrap().row
     };
     put("replaced", true, 10);
@@ -371,17 +371,17 @@ fn the_manifests_say_all_that_the_catalog_says() {
     objects.erase(&put("removed", true, 10)).unwrap();
     let old = put("versions", false, 10);
     put("versions", false, 2 * MIB);
-    let marker = ObjectRecord { kind: Kind::Marker, null: false, ..record("versions") };
+    let marker = ObjectManifest { kind: Kind::Marker, null: false, ..record("versions") };
     let marker = objects.publish(marker, &Condition::Always).unwrap().row;
     objects.erase(&old).unwrap();
     let tagged = put("tagged", true, 70_000);
     let tagged = objects.revise(&tagged, |r| drop(r.attributes.insert("a".into(), "1".into()))).unwrap();
     let bucket = objects.catalog().bucket("b").unwrap().unwrap();
     objects.set_bucket(&bucket, |r| drop(r.attributes.insert("x".into(), "2".into()))).unwrap();
-    objects.create_bucket(ObjectRecord::new(Kind::Bucket, "gone", "", VersionId::default())).unwrap();
+    objects.create_bucket(ObjectManifest::new(Kind::Bucket, "gone", "", VersionId::default())).unwrap();
     objects.delete_bucket(&objects.catalog().bucket("gone").unwrap().unwrap()).unwrap();
     // A put whose manifest was stored and whose payload was not.
-    let mut unfinished = ObjectRecord { size: 9, version: objects.next_version(), ..record("replaced") };
+    let mut unfinished = ObjectManifest { size: 9, version: objects.next_version(), ..record("replaced") };
     unfinished.body = Body::Chunks(vec![Entry::new(ChunkId::of_payload(b"nowhere"), 9)]);
     let (id, bytes) = unfinished.chunk();
     memory.put(ChunkPut::new(id, bytes)).wait().unwrap();

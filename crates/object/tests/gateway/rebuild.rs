@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use catalog::object_manifest::{Body, Kind, ObjectRecord, VersionId};
+use catalog::object_manifest::{Body, Kind, ObjectManifest, VersionId};
 use catalog::{Catalog, CatalogError, Change, Condition, Postgres, Row, Sqlite, Start, Transient};
 use object::Entry;
 use object::objects::Objects;
@@ -37,7 +37,7 @@ fn an_intact_catalog_is_not_told_what_was_not_made() {
     let (rows, bucket) = (gateway.rows(), gateway.catalog.bucket("b").unwrap());
     let upload = catalog::Upload {
         id: gateway.objects.next_version(),
-        record: ObjectRecord::new(Kind::Object, "b", "u", VersionId::default()),
+        record: ObjectManifest::new(Kind::Object, "b", "u", VersionId::default()),
     };
     gateway.catalog.change(Change::StartUpload(upload.clone())).unwrap();
     assert_eq!(gateway.compare().differences, [""; 0]);
@@ -178,7 +178,7 @@ fn a_chunk_with_one_copy_is_not_missed_while_one_is_silent() {
     let mut memory = Memory { silent: vec![NodeId(1)], ..Memory::default() };
     let one = Redundancy::copies(1);
     for (redundancy, certain) in [(None, true), (one, false)] {
-        let mut record = ObjectRecord::new(Kind::Object, "b", "k", VersionId::new(1, 1));
+        let mut record = ObjectManifest::new(Kind::Object, "b", "k", VersionId::new(1, 1));
         let gone = ChunkId::of_payload(b"with the one who is silent");
         record.set_redundancy(redundancy);
         (record.size, record.body) = (7, Body::Chunks(vec![Entry::new(gone, 7)]));
@@ -254,9 +254,9 @@ fn a_shared_catalog_is_made_right_whoever_has_ended() {
         Objects::new(service, std::sync::Arc::clone(&catalog) as std::sync::Arc<dyn Catalog>)
     };
     let first = gateway();
-    first.create_bucket(ObjectRecord::new(Kind::Bucket, "b", "", VersionId::default())).unwrap();
+    first.create_bucket(ObjectManifest::new(Kind::Bucket, "b", "", VersionId::default())).unwrap();
     let put = |objects: &Objects, key: &str| {
-        let record = ObjectRecord::new(Kind::Object, "b", key, VersionId::default());
+        let record = ObjectManifest::new(Kind::Object, "b", key, VersionId::default());
         let bytes = vec![1; 300 << 10];
         objects.put(record, &Condition::Always, &mut All(Some(bytes.into()))).unwrap().row
     };

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use catalog::object_manifest::{Kind, ObjectRecord, VersionId};
+use catalog::object_manifest::{Kind, ObjectManifest, VersionId};
 use catalog::{Catalog, Change, Condition, Row, Run, Sqlite, Start};
 use object::ChunkService;
 use object::clean::Cleaning;
@@ -32,14 +32,14 @@ impl Gateway {
     }
 
     pub(crate) fn put(&self, key: &str, null: bool, fill: u8) -> Row {
-        let mut record = ObjectRecord::new(Kind::Object, "b", key, VersionId::default());
+        let mut record = ObjectManifest::new(Kind::Object, "b", key, VersionId::default());
         record.null = null;
         self.objects.put(record, &Condition::Always, &mut All(Some(vec![fill; 2 * MIB].into()))).unwrap().row
     }
 
     /// An object of one chunk.
     pub(crate) fn small(&self, key: &str, fill: u8) -> Row {
-        let record = ObjectRecord::new(Kind::Object, "b", key, VersionId::default());
+        let record = ObjectManifest::new(Kind::Object, "b", key, VersionId::default());
         let bytes = vec![fill; 300 << 10];
         self.objects.put(record, &Condition::Always, &mut All(Some(bytes.into()))).unwrap().row
     }
@@ -56,7 +56,7 @@ impl Gateway {
     }
 
     /// Stores a manifest and does not tell the catalog, as a gateway that is killed between.
-    pub(crate) fn leave(&self, record: &ObjectRecord) -> ChunkId {
+    pub(crate) fn leave(&self, record: &ObjectManifest) -> ChunkId {
         let (id, bytes) = record.chunk();
         self.memory.put(ChunkPut::new(id, bytes)).wait().unwrap();
         id
@@ -100,7 +100,7 @@ impl World {
     pub(crate) fn start(&self) -> Gateway {
         let gateway = Gateway::start(&self.memory, &self.path("catalog"));
         if gateway.catalog.bucket("b").unwrap().is_none() {
-            gateway.objects.create_bucket(ObjectRecord::new(Kind::Bucket, "b", "", VersionId::default())).unwrap();
+            gateway.objects.create_bucket(ObjectManifest::new(Kind::Bucket, "b", "", VersionId::default())).unwrap();
         }
         gateway
     }
@@ -128,14 +128,14 @@ pub(crate) fn leave_all(gateway: &Gateway) -> Vec<ChunkId> {
     let tagged = gateway.put("tagged", false, 4);
     let removed = gateway.put("removed", false, 5);
     let erased = gateway.put("erased", true, 6);
-    let marker = ObjectRecord::new(Kind::Marker, "b", "marked", stamp());
+    let marker = ObjectManifest::new(Kind::Marker, "b", "marked", stamp());
     let mut revised = gateway.objects.whole(&tagged).unwrap();
     let begun = stamp();
     revised.revision = begun.micros();
     revised.attributes.insert("begun".to_owned(), begun.to_string());
     let erasure = |row: &Row| {
         let old = &row.record;
-        let mut record = ObjectRecord::new(Kind::Removal, "b", &old.key, old.version.next());
+        let mut record = ObjectManifest::new(Kind::Removal, "b", &old.key, old.version.next());
         (record.removes, record.revision, record.null) = (old.version, old.revision, old.null);
         record.attributes.insert("begun".to_owned(), stamp().to_string());
         record

@@ -9,7 +9,7 @@ use super::api::*;
 use super::memory::Memory;
 use super::multicast::Multicast;
 use super::part::Part;
-use super::silence::{Asking, Missed};
+use super::silence::{Missed, Pings};
 
 use crate::calendar::{Calendar, least};
 use crate::config::Config;
@@ -65,7 +65,7 @@ pub(super) struct Context {
     pub(super) hedged: u64,
     /// Who was silent when it was asked last, and how such are asked again.
     pub(super) missed: BTreeMap<NodeId, Missed>,
-    pub(super) asking: Asking,
+    pub(super) pings: Pings,
     /// What came of the pieces of coded chunks that are gathered.
     pub(super) gathered: VecDeque<(TxnId, Piece, Part)>,
     pub(super) aggregators: Aggregators,

@@ -134,7 +134,8 @@ impl Get {
         asked.retain(|n| !self.progress.rules_out(*n));
         let is_listed = |n: &NodeId| self.job.holders.contains(n);
         if ranked {
-            // The conventional store asks one after the other; those that were silent last come last.
+            // The conventional store asks one after the other; those that were silent last come last. How many copies there should be
+            // of a chunk that is kept otherwise than the map says is not known here: as many are asked as the map says.
             asked.sort_by_key(|n| (context.is_suspect(*n), !is_listed(n) && !self.job.holders.is_empty()));
             let most = if context.config.get_choice == GetChoice::Best { usize::from(context.map.copies) } else { 1 };
             asked.truncate(most);

@@ -122,7 +122,7 @@ impl Initiator {
             served: 0,
             hedged: 0,
             missed: BTreeMap::new(),
-            asking: silence::Asking::default(),
+            pings: silence::Pings::default(),
             gathered: VecDeque::new(),
             aggregators: Aggregators::default(),
             negotiates: None,

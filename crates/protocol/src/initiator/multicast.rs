@@ -14,7 +14,7 @@ const CHECKED_GROUPS: usize = 4;
 pub(super) struct Multicast {
     works: bool,
     /// Questions that did not arrive, and when the last of them was over.
-    unheard: (u8, Instant),
+    losses: (u8, Instant),
     check_at: Instant,
     checked: Option<TxnId>,
 }
@@ -22,7 +22,7 @@ pub(super) struct Multicast {
 impl Multicast {
     /// `works` says what the driver found before.
     pub(super) const fn new(works: bool) -> Self {
-        Self { works, unheard: (0, Instant::ZERO), check_at: Instant::ZERO, checked: None }
+        Self { works, losses: (0, Instant::ZERO), check_at: Instant::ZERO, checked: None }
     }
 }
 
@@ -38,12 +38,12 @@ impl Context {
     }
 
     /// A target missed a multicast question that was sent at `since`, but answers by unicast. Overlapping misses count once.
-    fn unheard(&mut self, since: Instant) {
-        let (times, over) = self.multicast.unheard;
+    fn note_loss(&mut self, since: Instant) {
+        let (times, over) = self.multicast.losses;
         if since < over || !self.multicast() {
             return;
         }
-        self.multicast.unheard = (times + 1, self.now);
+        self.multicast.losses = (times + 1, self.now);
         if times + 1 >= UNHEARD {
             self.multicast = Multicast { check_at: self.now, ..Multicast::new(false) };
             self.event(Event::Multicast { works: false });
@@ -89,7 +89,7 @@ pub(super) struct Rounds {
     /// Whom this round asked by multicast, and when, while nobody has answered.
     asked: Option<(Instant, Vec<NodeId>)>,
     /// The same of the last round that nobody answered.
-    unheard: Option<(Instant, Vec<NodeId>)>,
+    asked_before: Option<(Instant, Vec<NodeId>)>,
     /// When this round sent to several whom a leader told by multicast of what comes, and how many of them did not know.
     announced: Option<Instant>,
     strangers: Vec<NodeId>,
@@ -99,7 +99,7 @@ impl Rounds {
     /// A round begins; `asked` by multicast, if that is how it asks.
     pub(super) fn ask(&mut self, now: Instant, asked: Option<&[NodeId]>) {
         if let Some(last) = self.asked.take() {
-            self.unheard = Some(last);
+            self.asked_before = Some(last);
         }
         self.asked = asked.map(|asked| (now, asked.to_vec()));
         self.announced = None;
@@ -107,27 +107,27 @@ impl Rounds {
     }
 
     /// Whether the last round that asked by multicast reached nobody.
-    pub(super) const fn is_unheard(&self) -> bool {
-        self.asked.is_some() || self.unheard.is_some()
+    pub(super) const fn is_unanswered(&self) -> bool {
+        self.asked.is_some() || self.asked_before.is_some()
     }
 
     /// An answer to this round.
     pub(super) fn answered(&mut self, context: &mut Context, from: NodeId) {
         if self.asked.take().is_some() {
             self.has_arrived(context);
-        } else if let Some((since, _)) = self.unheard.take_if(|(_, asked)| asked.contains(&from)) {
-            context.unheard(since);
+        } else if let Some((since, _)) = self.asked_before.take_if(|(_, asked)| asked.contains(&from)) {
+            context.note_loss(since);
         }
     }
 
     /// An answer to an earlier round: late, but the question had arrived.
     pub(super) fn late(&mut self) {
-        self.unheard = None;
+        self.asked_before = None;
     }
 
     fn has_arrived(&mut self, context: &mut Context) {
-        self.unheard = None;
-        context.multicast.unheard = (0, context.now);
+        self.asked_before = None;
+        context.multicast.losses = (0, context.now);
     }
 
     /// Payload goes to several by multicast, of whom a leader told the others in the same way.
@@ -139,7 +139,7 @@ impl Rounds {
     pub(super) fn stranger(&mut self, from: NodeId) {
         self.strangers.push(from);
         if let (Some(since), 2) = (self.announced, self.strangers.len()) {
-            self.unheard = Some((since, self.strangers.clone()));
+            self.asked_before = Some((since, self.strangers.clone()));
         }
     }
 }

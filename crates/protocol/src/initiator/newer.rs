@@ -71,10 +71,10 @@ impl Initiator {
 
     pub(super) fn send_map(&mut self, to: NodeId, theirs: Epoch, request: MapRequest) {
         let map = self.context.map.clone();
-        let given: Vec<_> = parts(&map, theirs, request).collect();
-        if given.is_empty() {
+        let answers: Vec<_> = parts(&map, theirs, request).collect();
+        if answers.is_empty() {
             self.context.event(Event::Ignored(IgnoredReason::OtherMap));
         }
-        given.iter().for_each(|part| self.context.send(Destination::Node(to), part));
+        answers.iter().for_each(|part| self.context.send(Destination::Node(to), part));
     }
 }

@@ -58,7 +58,7 @@ pub(super) struct Put {
     /// How far it is, if it goes in parts.
     parts: Option<Parts>,
     /// The aggregator of this round, if one was asked.
-    aggregator: Option<aggregated::Asked>,
+    aggregator: Option<aggregated::Aggregation>,
     /// The piece that this round asks for by its own id, as all who could take one have another already.
     certain: Option<Piece>,
     phase: Phase,
@@ -277,7 +277,7 @@ impl Put {
         let leader = self.leader.asked.take();
         self.refusals.clear();
         self.multicast &= leader.is_some() || self.round.is_complete();
-        self.multicast &= !self.reachability.is_unheard();
+        self.multicast &= !self.reachability.is_unanswered();
         let (group, all) = self.rank(context);
         self.round.begin(group);
         self.round.busy = None;
@@ -332,7 +332,7 @@ impl Put {
         }
         let length = Span::of_transfer(self.comes(), context.config.link_rate);
         let lead = context.lead();
-        let idle = context.uplink.place(context.now, length).0 - lead.times(2);
+        let idle = context.uplink.hole_for(context.now, length).0 - lead.times(2);
         (idle > context.now).then(|| over.min(idle).min(context.now + lead.div(4).max(Span::from_micros(50))))
     }
 
@@ -380,7 +380,7 @@ impl Put {
         let at_once = if aggregated { self.comes() } else { bytes.into() };
         let length = Span::of_transfer(at_once, context.config.link_rate);
         let stretch = if once { context.config.stretch_m } else { context.config.stretch_h * pieces as u16 };
-        let (free, lead) = (context.uplink.place(context.now, length).0, context.lead());
+        let (free, lead) = (context.uplink.hole_for(context.now, length).0, context.lead());
         // What is busy counts from when the question comes, the other from when there is time for it: the choice has to be made by then.
         let earliest = if self.job.restores() { free.since(context.now).max(lead) } else { lead };
         PutRequest {

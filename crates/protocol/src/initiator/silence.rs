@@ -21,7 +21,7 @@ pub(super) struct Missed {
 
 /// How the silent are asked whether they are back.
 #[derive(Debug, Default)]
-pub(super) struct Asking {
+pub(super) struct Pings {
     /// When they were asked last, and as what.
     last: Option<(Instant, TxnId)>,
     /// Which of them, in the order of the ids.
@@ -80,8 +80,8 @@ impl Context {
             return;
         }
         let silent: Vec<NodeId> = self.silent().filter(|(_, at)| *at <= self.now).map(|(node, _)| node).collect();
-        let asked = core::mem::take(&mut self.asking.asked);
-        if let Some((since, _)) = self.asking.last {
+        let asked = core::mem::take(&mut self.pings.asked);
+        if let Some((since, _)) = self.pings.last {
             for node in asked.iter().copied().filter(|node| silent.contains(node)) {
                 self.miss(node, since);
             }
@@ -90,7 +90,7 @@ impl Context {
         let after = silent.iter().position(|node| Some(node) > asked.last()).unwrap_or(0);
         let turn = silent.iter().copied().cycle().skip(after).take(silent.len().min(ASKED)).collect::<Vec<NodeId>>();
         turn.iter().for_each(|node| self.send(Destination::Node(*node), &Message::Ping { txn }));
-        self.asking = Asking { last: Some((self.now, txn)), asked: turn };
+        self.pings = Pings { last: Some((self.now, txn)), asked: turn };
     }
 
     /// Who is suspect, and when it may be asked by itself.
@@ -102,12 +102,12 @@ impl Context {
     pub(super) fn next_asking(&self) -> Option<Deadline> {
         // A target that restores asks for the copies that it needs, and counts on nothing less.
         let first = self.silent().filter(|_| self.id.is_initiator()).map(|(_, at)| at).min()?;
-        let at = self.asking.last.map_or(first, |(last, _)| first.max(last + self.config.bid_timeout));
+        let at = self.pings.last.map_or(first, |(last, _)| first.max(last + self.config.bid_timeout));
         Some(Deadline { at, why: "the silent" })
     }
 
     /// Whether this was asked of the silent: who answers is back.
     pub(super) fn is_back(&self, txn: TxnId) -> bool {
-        self.asking.last.is_some_and(|(_, asked)| asked == txn)
+        self.pings.last.is_some_and(|(_, asked)| asked == txn)
     }
 }

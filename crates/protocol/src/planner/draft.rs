@@ -55,7 +55,7 @@ impl Draft {
 
     /// Repairs groups that cannot serve, where that is possible.
     pub(super) fn settle(mut self) -> Option<Layout> {
-        if self.overlap { self.settle_overlapping() } else { self.settle_apart() }?;
+        if self.overlap { self.settle_overlapping() } else { self.settle_disjoint() }?;
         self.collapse();
         while self.layout.shares < deal::SHARES_PER_GROUP / 2 * self.leads().len() as u32 {
             self.double()?;
@@ -75,7 +75,7 @@ impl Draft {
         let mut coming: Vec<NodeId> = self.targets.keys().filter(|id| !placed.contains(id)).copied().collect();
         let mut instead = BTreeMap::new();
         for old in &going {
-            let wished = wish.places.get(old).and_then(|new| coming.iter().position(|id| id == new));
+            let wished = wish.replacements.get(old).and_then(|new| coming.iter().position(|id| id == new));
             if let Some(nth) = wished {
                 instead.insert(*old, coming.remove(nth));
             }
@@ -92,7 +92,7 @@ impl Draft {
             cell.targets = cell.targets.iter().filter_map(stays).collect();
         }
         for id in coming {
-            let place = if self.overlap { self.room_for(id) } else { self.room_apart(id) };
+            let place = if self.overlap { self.room_for(id) } else { self.room_in_disjoint(id) };
             self.layout.cells[place].targets.push(id);
             // Who comes next fills up what was split, before another is.
             if self.overlap { self.split_cells() } else { self.split_groups() }
@@ -103,20 +103,20 @@ impl Draft {
     pub(super) fn misplaced(&self, map: &ClusterMap, wish: &Wish) -> Option<(NodeId, NodeId)> {
         let lacks = |(old, new): &(&NodeId, &NodeId)| {
             let cell = map.placement().layout().cells.iter().find(|cell| cell.targets.contains(old));
-            let taken = |place: &usize| {
+            let is_it = |place: &usize| {
                 let here = &self.layout.cells[*place];
                 here.targets.contains(new) && cell.is_some_and(|cell| cell.id == here.id)
             };
-            let place = (0..self.layout.cells.len()).find(taken);
+            let place = (0..self.layout.cells.len()).find(is_it);
             let groups = place.map(|place| self.groups_with(place)).unwrap_or_default();
             map.target(**old).map(|target| target.domain) != self.domain(**new)
                 && groups.into_iter().any(|lead| !self.serves(lead))
         };
-        wish.places.iter().find(lacks).map(|(old, new)| (*old, *new))
+        wish.replacements.iter().find(lacks).map(|(old, new)| (*old, *new))
     }
 
     /// The cell for a newcomer when groups share none: the group that has the most bytes for its capacity gives it some.
-    fn room_apart(&self, id: NodeId) -> usize {
+    fn room_in_disjoint(&self, id: NodeId) -> usize {
         let domain = self.domain(id);
         let capacity = |id: NodeId| u128::from(self.capacity(id));
         let rank = |place: usize| {
@@ -279,7 +279,7 @@ impl Draft {
     }
 
     /// Groups apart grow, shrink, split and join as wholes.
-    fn settle_apart(&mut self) -> Option<()> {
+    fn settle_disjoint(&mut self) -> Option<()> {
         for _ in 0..=self.targets.len() {
             let Some((lead, into)) = self.too_small() else { break };
             match into {
@@ -411,16 +411,16 @@ impl Draft {
         let mut all: Vec<NodeId> =
             cells.iter().flat_map(|place| self.layout.cells[*place].targets.iter().copied()).collect();
         all.sort_by_key(|id| (self.domain(*id), *id));
-        let given: Vec<NodeId> = all.into_iter().skip(1).step_by(2).collect();
-        if given.len() < cells.len() {
+        let leaving: Vec<NodeId> = all.into_iter().skip(1).step_by(2).collect();
+        if leaving.len() < cells.len() {
             return None;
         }
         for place in &cells {
-            self.layout.cells[*place].targets.retain(|id| !given.contains(id));
+            self.layout.cells[*place].targets.retain(|id| !leaving.contains(id));
         }
         let after = cells.last()? + 1;
         for nth in 0..cells.len() {
-            let targets = given.iter().skip(nth).step_by(cells.len()).copied().collect();
+            let targets = leaving.iter().skip(nth).step_by(cells.len()).copied().collect();
             let id = self.unused()?;
             self.layout.cells.insert(after + nth, Cell { id, targets, shares: Shares::default() });
         }
@@ -480,8 +480,8 @@ impl Draft {
 
     fn give(&mut self, from: usize, to: usize, count: u32) {
         let shares = &mut self.layout.cells[from].shares;
-        let given = shares.split_off(shares.len().saturating_sub(count));
-        self.layout.cells[to].shares.join(given);
+        let passed = shares.split_off(shares.len().saturating_sub(count));
+        self.layout.cells[to].shares.join(passed);
     }
 
     fn double(&mut self) -> Option<()> {

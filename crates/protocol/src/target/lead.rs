@@ -318,7 +318,7 @@ impl Target {
             view.inward.prune(now);
             let transfer = Span::of_transfer(u64::from(size), u64::from(view.rate)) + self.config.guard;
             let earliest = (now + request.earliest).max(view.port_busy_until);
-            let (start, end) = view.inward.place(earliest, transfer);
+            let (start, end) = view.inward.hole_for(earliest, transfer);
             let (domain, rank) = (self.setup.map.domain(*id)?, ranked.iter().position(|n| n == id)?);
             let done = view.durable(start + transfer, size);
             let rate = u64::from(view.rate);

@@ -46,10 +46,10 @@ impl Target {
 
     pub(super) fn send_map(&mut self, to: NodeId, theirs: Epoch, request: MapRequest) {
         let map = self.setup.map.clone();
-        let given: Vec<_> = parts(&map, theirs, request).collect();
-        if given.is_empty() {
+        let answers: Vec<_> = parts(&map, theirs, request).collect();
+        if answers.is_empty() {
             self.event(Event::Ignored(IgnoredReason::OtherMap));
         }
-        given.iter().for_each(|part| self.send(to, part));
+        answers.iter().for_each(|part| self.send(to, part));
     }
 }

@@ -50,7 +50,7 @@ impl Ring {
         (id, domain)
     }
 
-    fn place(&self, id: NodeId) -> Option<usize> {
+    fn position(&self, id: NodeId) -> Option<usize> {
         self.0.iter().position(|(_, other, _)| *other == id)
     }
 
@@ -74,13 +74,13 @@ impl Ring {
 /// Who watches a target.
 pub(super) fn witnesses_of(id: NodeId, map: &ClusterMap) -> Vec<NodeId> {
     let ring = Ring::new(map);
-    ring.place(id).map_or_else(Vec::new, |place| ring.witnesses(place))
+    ring.position(id).map_or_else(Vec::new, |place| ring.witnesses(place))
 }
 
 /// Whom a target watches.
 fn watched_by(own: NodeId, map: &ClusterMap) -> Vec<NodeId> {
     let ring = Ring::new(map);
-    let Some(place) = ring.place(own) else { return Vec::new() };
+    let Some(place) = ring.position(own) else { return Vec::new() };
     let before = ring.reach().map(|back| place + ring.0.len() - back);
     before.filter(|of| ring.witnesses(*of).contains(&own)).map(|of| ring.at(of).0).collect()
 }

@@ -153,7 +153,7 @@ fn grown(map: &ClusterMap, more: u32, stored: u64) -> Plan {
     let wish = Wish {
         targets,
         drained: BTreeSet::new(),
-        places: Default::default(),
+        replacements: Default::default(),
         copies: map.copies,
         most: map.redundancy(),
         group_cells: map.group_cells(),

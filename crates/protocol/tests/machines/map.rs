@@ -142,7 +142,7 @@ fn drained() -> (ClusterMap, ClusterMap) {
     let wish = Wish {
         targets: before.targets().map(|target| (target.id, target.clone())).collect(),
         drained: [NodeId(5)].into(),
-        places: Default::default(),
+        replacements: Default::default(),
         copies: 3,
         most: before.redundancy(),
         group_cells: 3,

@@ -88,7 +88,7 @@ impl Wishing for Wish {
         Self {
             drained: targets.keys().filter(|id| !placed.contains(id)).copied().collect(),
             targets,
-            places: BTreeMap::new(),
+            replacements: BTreeMap::new(),
             copies: map.copies,
             most: map.redundancy(),
             group_cells: layout.group_cells,
@@ -115,7 +115,7 @@ impl Wishing for Wish {
 
     fn replace(&mut self, old: NodeId, new: TargetEntry) {
         self.remove(old);
-        self.places.insert(old, new.id);
+        self.replacements.insert(old, new.id);
         self.add(new);
     }
 

@@ -170,7 +170,7 @@ fn check_digests(headers: &HeaderMap) -> S3Result<()> {
 }
 
 /// The bucket and the key that a request is about, when it needs an action there.
-fn place(context: &S3AccessContext<'_>, caller: &Caller) -> Option<(String, String)> {
+fn resource(context: &S3AccessContext<'_>, caller: &Caller) -> Option<(String, String)> {
     match context.s3_path() {
         _ if caller.action.is_empty() => None,
         S3Path::Bucket { bucket } => Some((bucket.to_string(), String::new())),
@@ -194,7 +194,7 @@ fn is_decided_by_body(operation: &str) -> bool {
 impl Access {
     /// Refuses what needs a signature.
     async fn check_unsigned(&self, context: &S3AccessContext<'_>, caller: Caller) -> S3Result<()> {
-        let Some((bucket, key)) = place(context, &caller) else { return caller.require_user().map(drop) };
+        let Some((bucket, key)) = resource(context, &caller) else { return caller.require_user().map(drop) };
         // The keys, or what conditions look at, are in the body.
         let some_key = is_decided_by_body(context.s3_op().name());
         let check = move |state: &State| match some_key {
@@ -206,7 +206,7 @@ impl Access {
 
     /// Refuses a document before its client is told to send it, as far as can be seen from the head.
     async fn check_signed(&self, context: &S3AccessContext<'_>, caller: Caller) -> S3Result<()> {
-        let Some((bucket, key)) = place(context, &caller) else { return Ok(()) };
+        let Some((bucket, key)) = resource(context, &caller) else { return Ok(()) };
         let some_key = is_decided_by_body(context.s3_op().name());
         let check = move |state: &State| match some_key {
             true => state.bucket_of_owner(&bucket, &caller).map(drop),

@@ -41,7 +41,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 pub(crate) struct Listener {
     socket: TcpListener,
     control: Arc<AdmissionControl>,
-    places: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
     builder: Builder<TokioExecutor>,
     graceful: GracefulShutdown,
     timeout: Duration,
@@ -58,7 +58,7 @@ pub(crate) struct Accepted {
     builder: Builder<TokioExecutor>,
     watcher: Watcher,
     timeout: Duration,
-    _place: OwnedSemaphorePermit,
+    _slot: OwnedSemaphorePermit,
 }
 
 impl Listener {
@@ -66,15 +66,15 @@ impl Listener {
         let mut builder = Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(timeout).max_buf_size(HEAD);
         builder.http2().timer(TokioTimer::new()).max_concurrent_streams(64);
-        let places = Arc::new(Semaphore::new(CONNECTIONS + HARD_LIMIT));
+        let slots = Arc::new(Semaphore::new(CONNECTIONS + HARD_LIMIT));
         let (graceful, logged) = (GracefulShutdown::new(), Mutex::default());
-        Self { socket: listener, control, places, builder, graceful, timeout, logged }
+        Self { socket: listener, control, slots, builder, graceful, timeout, logged }
     }
 
     /// The next connection that is admitted; `None` when the port is closed.
     pub(crate) async fn next(&self, cost: Cost) -> Option<(TcpStream, Accepted)> {
         loop {
-            let place = Arc::clone(&self.places).acquire_owned().await.ok()?;
+            let slot = Arc::clone(&self.slots).acquire_owned().await.ok()?;
             let (stream, from) = match self.socket.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
@@ -88,7 +88,7 @@ impl Listener {
             let address = from.ip().to_canonical();
             let Some((client, wait)) = Client::enter(&self.control, address, cost) else { continue };
             let (builder, watcher, timeout) = (self.builder.clone(), self.graceful.watcher(), self.timeout);
-            return Some((stream, Accepted { client, address, wait, builder, watcher, timeout, _place: place }));
+            return Some((stream, Accepted { client, address, wait, builder, watcher, timeout, _slot: slot }));
         }
     }
 

@@ -4,7 +4,7 @@ use http::StatusCode;
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Result, s3_error};
 
-use crate::rules::acl::{self, ACL, Acl, AskedAcl, Permission, asked_acl};
+use crate::rules::acl::{self, ACL, Acl, Permission, RequestedAcl, asked_acl};
 use crate::rules::attributes::{owner, owner_dto};
 use crate::rules::caller::Caller;
 use crate::rules::error;
@@ -75,12 +75,12 @@ pub(crate) fn put_object_acl(
 
 /// Refuses a list that names users that there are not.
 pub(super) fn check_users(state: &State, list: &Acl) -> S3Result<()> {
-    let mut named = list.users().filter(|name| *name != &list.owner).peekable();
-    if named.peek().is_none() {
+    let mut grantees = list.users().filter(|name| *name != &list.owner).peekable();
+    if grantees.peek().is_none() {
         return Ok(());
     }
     let users = state.users.list().map_err(|failure| s3_error!(InternalError, "{failure}"))?;
-    match named.find(|name| !users.iter().any(|user| user.name == **name)) {
+    match grantees.find(|name| !users.iter().any(|user| user.name == **name)) {
         Some(_) => Err(s3_error!(InvalidArgument, "Invalid id")),
         None => Ok(()),
     }
@@ -92,7 +92,7 @@ pub(super) fn of_new_object(
     bucket: &catalog::Row,
     caller: &Caller,
     key: &str,
-    asked: &AskedAcl,
+    asked: &RequestedAcl,
 ) -> S3Result<Option<String>> {
     if asked.is_some() {
         // Who may put may also say for whom, unless a policy denies that.

@@ -1,6 +1,6 @@
 //! GetObjectAttributes.
 
-use catalog::object_manifest::ObjectRecord;
+use catalog::object_manifest::ObjectManifest;
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Response, S3Result, s3_error};
 
@@ -66,7 +66,7 @@ pub(crate) fn get_object_attributes(
     })
 }
 
-fn checksum(record: &ObjectRecord) -> Option<Checksum> {
+fn checksum(record: &ObjectManifest) -> Option<Checksum> {
     let kind = attributes::get(record, CHECKSUM_TYPE)?;
     let mut checksum = Checksum { checksum_type: Some(kind.into()), ..Checksum::default() };
     set_checksums!(checksum, |name| attributes::get(record, name));
@@ -74,7 +74,11 @@ fn checksum(record: &ObjectRecord) -> Option<Checksum> {
 }
 
 /// A page of the parts that an object was put in. Checksums of parts are not kept beyond their upload.
-fn parts(record: &ObjectRecord, most: Option<i32>, marker: Option<i32>) -> S3Result<Option<GetObjectAttributesParts>> {
+fn parts(
+    record: &ObjectManifest,
+    most: Option<i32>,
+    marker: Option<i32>,
+) -> S3Result<Option<GetObjectAttributesParts>> {
     if record.parts.is_empty() {
         return Ok(None);
     }
@@ -109,7 +113,7 @@ mod tests {
 
     #[test]
     fn parts_come_in_pages() {
-        let mut record = ObjectRecord::new(Kind::Object, "b", "k", VersionId::default());
+        let mut record = ObjectManifest::new(Kind::Object, "b", "k", VersionId::default());
         assert_eq!(parts(&record, None, None).unwrap(), None);
         record.parts = vec![7, 8, 9];
         let page = |most, marker| {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use catalog::object_manifest::{Kind, ObjectRecord, VersionId};
+use catalog::object_manifest::{Kind, ObjectManifest, VersionId};
 use catalog::{Refused, all_buckets};
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Result, s3_error};
@@ -73,7 +73,7 @@ pub(crate) fn create_bucket(
     if mine.len() >= MOST {
         return Err(s3_error!(TooManyBuckets, "a user may have {MOST} buckets: delete some first"));
     }
-    let mut record = ObjectRecord::new(Kind::Bucket, &input.bucket, "", VersionId::default());
+    let mut record = ObjectManifest::new(Kind::Bucket, &input.bucket, "", VersionId::default());
     record.attributes.insert("owner".to_owned(), user.to_owned());
     let micros = state.objects.next_version().micros();
     record.attributes.insert("created".to_owned(), micros.to_string());
@@ -140,7 +140,7 @@ pub(crate) fn get_bucket_location(
 }
 
 /// When a bucket was created. The version of its record is that of its last change.
-fn created(bucket: &ObjectRecord) -> Timestamp {
+fn created(bucket: &ObjectManifest) -> Timestamp {
     let made = bucket.attributes.get("created").and_then(|micros| micros.parse().ok());
     time(made.unwrap_or(bucket.version.micros()))
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use catalog::object_manifest::ObjectRecord;
+use catalog::object_manifest::ObjectManifest;
 use catalog::{Condition, Row};
 use http::HeaderMap;
 use object::objects::{Kept, Made, Reader};
@@ -30,7 +30,7 @@ use crate::state::fair_queue::Permit;
 /// A copy, up to its bytes.
 struct Copy {
     from: Row,
-    record: ObjectRecord,
+    record: ObjectManifest,
     condition: Condition,
     rules: Vec<Rule>,
     compress: Option<bool>,
@@ -113,8 +113,8 @@ fn prepare(state: &State, caller: &Caller, mut input: CopyObjectInput, condition
 fn encrypt(
     state: &State,
     bucket: &Row,
-    asked: encryption::Asked,
-    record: &mut ObjectRecord,
+    asked: encryption::RequestedEncryption,
+    record: &mut ObjectManifest,
     source: Option<Sealing>,
 ) -> S3Result<Option<(Option<DataKey>, Option<Sealing>)>> {
     let sealing = state.seal(bucket, asked, record, source.as_ref().map(|source| &source.key))?;

@@ -4,7 +4,7 @@ use std::ops::Range as Bytes;
 use std::sync::Arc;
 
 use catalog::Row;
-use catalog::object_manifest::ObjectRecord;
+use catalog::object_manifest::ObjectManifest;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use object::objects::Reader;
 use object::seal::DataKey;
@@ -12,7 +12,7 @@ use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
 use super::multipart::PARTS;
-use super::{body, places};
+use super::{body, holders};
 use crate::rules::attributes::{self, CHECKSUM_TYPE, etag, metadata, modified};
 use crate::rules::caller::Caller;
 use crate::rules::checksums::set_checksums;
@@ -69,7 +69,7 @@ impl Part {
     }
 }
 
-fn part(record: &ObjectRecord, range: Option<&Range>, number: Option<i32>) -> S3Result<Part> {
+fn part(record: &ObjectManifest, range: Option<&Range>, number: Option<i32>) -> S3Result<Part> {
     let size = record.size;
     let invalid = || {
         let mut error = S3Error::new(S3ErrorCode::InvalidRange);
@@ -140,13 +140,13 @@ pub(crate) async fn get_object(
     mut request: S3Request<GetObjectInput>,
 ) -> S3Result<S3Response<GetObjectOutput>> {
     let caller = Caller::of(&request.extensions)?;
-    let places = places::most(&request.headers)?;
+    let holders = holders::most(&request.headers)?;
     let asked = read_request!(request.input);
     let find = move |state: &State| find_version(state, &caller, &asked);
-    if let Some(most) = places {
-        let find_places =
-            move |state: &State, found: Found, _permit| places::find(state, &found.row, &found.part.range, most);
-        return Ok(places::respond(state.transfer(&request.extensions, find, find_places).await?));
+    if let Some(most) = holders {
+        let find_holders =
+            move |state: &State, found: Found, _permit| holders::find(state, &found.row, &found.part.range, most);
+        return Ok(holders::respond(state.transfer(&request.extensions, find, find_holders).await?));
     }
     let begin = |state: &State, found: Found, permit| {
         let Found { row, part, key, output, headers } = found;
@@ -207,7 +207,7 @@ pub(crate) fn head_object(
 }
 
 /// The answer for a part of a version, without its body. A checksum is that of the whole.
-fn get_output(record: &ObjectRecord, part: &Part, with_checksums: bool) -> GetObjectOutput {
+fn get_output(record: &ObjectManifest, part: &Part, with_checksums: bool) -> GetObjectOutput {
     let attribute = |name: &str| attributes::get(record, name);
     let checksum = |name: &str| attribute(name).filter(|_| with_checksums && part.content_range.is_none());
     let (object_lock_mode, object_lock_retain_until_date, object_lock_legal_hold_status) = lock::to_dto(record);

@@ -1,6 +1,6 @@
 //! ListObjects, both versions.
 
-use catalog::object_manifest::ObjectRecord;
+use catalog::object_manifest::ObjectManifest;
 use catalog::{CatalogError, Row, Start};
 use s3s::dto::*;
 use s3s::{S3Result, s3_error};
@@ -232,7 +232,7 @@ pub(crate) fn common_prefixes(prefixes: Vec<String>, encode: fn(String) -> Strin
 }
 
 /// The objects of a page, with their owners if their bucket is given.
-fn contents(rows: Vec<Row>, bucket: Option<&ObjectRecord>, encode: fn(String) -> String) -> Vec<Object> {
+fn contents(rows: Vec<Row>, bucket: Option<&ObjectManifest>, encode: fn(String) -> String) -> Vec<Object> {
     rows.into_iter()
         .map(|row| Object {
             e_tag: etag(&row.record),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use catalog::object_manifest::{Body, ObjectRecord, VersionId, decode_entries, encode_entries};
+use catalog::object_manifest::{Body, ObjectManifest, VersionId, decode_entries, encode_entries};
 use catalog::{Change, Row, Start, Upload, all_buckets};
 use hex_simd::AsciiCase;
 use http::HeaderMap;
@@ -250,7 +250,7 @@ pub(crate) fn complete_upload(
             .map_err(|why| ObjectError::Catalog(catalog::CatalogError::Engine(why.to_string())))
     });
     let body = state.objects.join(entries, upload.record.redundancy()).map_err(error::s3)?;
-    let mut record = ObjectRecord { size, body, etag: etag_of(&parts)?, ..upload.record };
+    let mut record = ObjectManifest { size, body, etag: etag_of(&parts)?, ..upload.record };
     let algorithm = record.attributes.remove(ALGORITHM);
     let kind = record.attributes.remove(KIND);
     let total = checksums::of_object(&parts, algorithm.as_deref(), kind.as_deref())?;

@@ -1,6 +1,6 @@
 //! PutObject, and what copies and uploads share with it.
 
-use catalog::object_manifest::{KEY_BYTES, Kind, ObjectRecord, VersionId};
+use catalog::object_manifest::{KEY_BYTES, Kind, ObjectManifest, VersionId};
 use catalog::{Condition, Refused, Row};
 use http::HeaderMap;
 use object::objects::{Kept, ObjectError};
@@ -29,7 +29,7 @@ const PUT_BYTES: i64 = 5 << 30;
 
 /// A put, up to its body.
 struct Prepared {
-    record: ObjectRecord,
+    record: ObjectManifest,
     condition: Condition,
     compress: Option<bool>,
     rules: Vec<Rule>,
@@ -121,7 +121,7 @@ fn put(
 }
 
 /// A new version of this key, without content.
-pub(crate) fn draft(bucket: &Row, key: &str) -> S3Result<ObjectRecord> {
+pub(crate) fn draft(bucket: &Row, key: &str) -> S3Result<ObjectManifest> {
     if key.is_empty() {
         return Err(s3_error!(InvalidArgument, "an object has a key"));
     }
@@ -132,7 +132,7 @@ pub(crate) fn draft(bucket: &Row, key: &str) -> S3Result<ObjectRecord> {
     if key.contains('\0') {
         return Err(s3_error!(InvalidArgument, "a key cannot have a null character"));
     }
-    let mut record = ObjectRecord::new(Kind::Object, &bucket.record.bucket, key, VersionId::default());
+    let mut record = ObjectManifest::new(Kind::Object, &bucket.record.bucket, key, VersionId::default());
     record.null = Versioning::of(&bucket.record) != Versioning::Enabled;
     Ok(record)
 }

@@ -1,6 +1,6 @@
 //! Versioning, and ListObjectVersions.
 
-use catalog::object_manifest::{Kind, ObjectRecord};
+use catalog::object_manifest::{Kind, ObjectManifest};
 use catalog::{Row, Start};
 use s3s::dto::*;
 use s3s::{S3Result, s3_error};
@@ -55,7 +55,7 @@ pub(crate) fn list_object_versions(
     let start = first_version(state, &bucket, &query, input.version_id_marker.as_deref())?;
     let name = &bucket.record.bucket;
     let page = page(&query, start, |start, limit| state.objects.catalog().versions(name, start, limit))?;
-    let owner = |record: &ObjectRecord| object_owner(record, &bucket.record);
+    let owner = |record: &ObjectManifest| object_owner(record, &bucket.record);
     let (mut versions, mut markers) = (vec![], vec![]);
     for (row, newest) in page.rows {
         let record = row.record;

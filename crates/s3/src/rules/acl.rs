@@ -1,7 +1,7 @@
 //! Access lists of buckets and objects: who owns them, and what that lets others do.
 
 use catalog::Row;
-use catalog::object_manifest::ObjectRecord;
+use catalog::object_manifest::ObjectManifest;
 use s3s::dto::{AccessControlPolicy, Grant as GrantDto, Grantee as GranteeDto, Permission as PermissionDto, Type};
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 use serde::{Deserialize, Serialize};
@@ -152,7 +152,7 @@ impl Acl {
     }
 
     /// The list of a bucket, or of an object in it: what says nothing is the bucket's owner's alone.
-    pub(crate) fn of(record: &ObjectRecord, bucket: &ObjectRecord) -> S3Result<Self> {
+    pub(crate) fn of(record: &ObjectManifest, bucket: &ObjectManifest) -> S3Result<Self> {
         match record.attributes.get(ACL) {
             None => Ok(Self::private(owner(bucket))),
             // What cannot be read must not let anybody in.
@@ -222,14 +222,14 @@ impl Acl {
 }
 
 /// Whether the lists of a bucket and of what is under a key let somebody do this. `object` is what is there.
-pub(crate) fn allow(bucket: &Row, object: Option<&ObjectRecord>, user: Option<&str>, action: &str) -> S3Result<bool> {
+pub(crate) fn allow(bucket: &Row, object: Option<&ObjectManifest>, user: Option<&str>, action: &str) -> S3Result<bool> {
     let record = &bucket.record;
     let Some((permission, of_object)) = Permission::of_action(action) else { return Ok(false) };
     let block = PublicBlock::in_force(record)?;
     let of_bucket = Acl::of(record, record)?;
     if !of_object {
         // Who may put may remove their own.
-        let own = |object: &ObjectRecord| Acl::of(object, record).map(|list| Some(list.owner.as_str()) == user);
+        let own = |object: &ObjectManifest| Acl::of(object, record).map(|list| Some(list.owner.as_str()) == user);
         let may = action != "DeleteObject" || object.map_or(Ok(true), own)?;
         return Ok(may && of_bucket.allows(user, permission, block));
     }
@@ -242,14 +242,14 @@ pub(crate) fn allow(bucket: &Row, object: Option<&ObjectRecord>, user: Option<&s
 
 /// The list that a request asks for.
 #[derive(Debug, Default)]
-pub(crate) struct AskedAcl {
+pub(crate) struct RequestedAcl {
     pub(crate) canned: Option<String>,
     /// Who is to have which permission, as in headers.
     pub(crate) grants: Vec<(Permission, String)>,
     pub(crate) document: Option<AccessControlPolicy>,
 }
 
-/// The [`AskedAcl`] of a request: every kind of request has these fields of its own.
+/// The [`RequestedAcl`] of a request: every kind of request has these fields of its own.
 macro_rules! asked_acl {
     ($input:expr) => {{
         use $crate::rules::acl::Permission;
@@ -259,7 +259,7 @@ macro_rules! asked_acl {
             (Permission::ReadAcp, $input.grant_read_acp.take()),
             (Permission::WriteAcp, $input.grant_write_acp.take()),
         ];
-        $crate::rules::acl::AskedAcl {
+        $crate::rules::acl::RequestedAcl {
             canned: $input.acl.take().map(|acl| acl.as_str().to_owned()),
             grants: grants.into_iter().filter_map(|(permission, text)| Some((permission, text?))).collect(),
             document: None,
@@ -268,7 +268,7 @@ macro_rules! asked_acl {
 }
 pub(crate) use asked_acl;
 
-impl AskedAcl {
+impl RequestedAcl {
     pub(crate) fn is_some(&self) -> bool {
         self.canned.is_some() || !self.grants.is_empty() || self.document.is_some()
     }
@@ -372,7 +372,7 @@ fn without_lists() -> S3Error {
 }
 
 /// Refuses a list for everybody where the bucket does.
-fn check_public(bucket: &ObjectRecord, list: &Acl) -> S3Result<()> {
+fn check_public(bucket: &ObjectManifest, list: &Acl) -> S3Result<()> {
     if list.is_public() && PublicBlock::in_force(bucket)?.new_lists {
         return Err(s3_error!(AccessDenied, "the bucket's public access block refuses ACLs for everybody"));
     }
@@ -380,7 +380,7 @@ fn check_public(bucket: &ObjectRecord, list: &Acl) -> S3Result<()> {
 }
 
 /// The list of a new object, as is asked for; `None` where the bucket has none, and all is its owner's.
-pub(crate) fn of_new_object(bucket: &Row, user: Option<&str>, asked: &AskedAcl) -> S3Result<Option<Acl>> {
+pub(crate) fn of_new_object(bucket: &Row, user: Option<&str>, asked: &RequestedAcl) -> S3Result<Option<Acl>> {
     let (bucket_owner, ownership) = (owner(&bucket.record), Ownership::of(&bucket.record));
     if !ownership.has_lists() {
         return if asked.is_idle(bucket_owner) { Ok(None) } else { Err(without_lists()) };
@@ -395,7 +395,7 @@ pub(crate) fn of_new_object(bucket: &Row, user: Option<&str>, asked: &AskedAcl) 
 }
 
 /// The list of a bucket or an object, in place of the one that it has.
-pub(crate) fn replaced(bucket: &Row, record: &ObjectRecord, asked: &AskedAcl) -> S3Result<Acl> {
+pub(crate) fn replaced(bucket: &Row, record: &ObjectManifest, asked: &RequestedAcl) -> S3Result<Acl> {
     let bucket_owner = owner(&bucket.record);
     if !Ownership::of(&bucket.record).has_lists() {
         return if asked.is_idle(bucket_owner) { Ok(Acl::private(bucket_owner)) } else { Err(without_lists()) };
@@ -410,7 +410,7 @@ pub(crate) fn replaced(bucket: &Row, record: &ObjectRecord, asked: &AskedAcl) ->
 }
 
 /// The list of a new bucket, whose objects belong to whom this says.
-pub(crate) fn of_new_bucket(user: &str, ownership: Ownership, asked: &AskedAcl) -> S3Result<Option<Acl>> {
+pub(crate) fn of_new_bucket(user: &str, ownership: Ownership, asked: &RequestedAcl) -> S3Result<Option<Acl>> {
     if !ownership.has_lists() && !asked.is_idle(user) {
         return Err(S3Error::with_message(
             S3ErrorCode::InvalidBucketAclWithObjectOwnership,
@@ -425,7 +425,7 @@ pub(crate) fn of_new_bucket(user: &str, ownership: Ownership, asked: &AskedAcl) 
 }
 
 /// The owner of an object, as answers name them.
-pub(crate) fn object_owner(record: &ObjectRecord, bucket: &ObjectRecord) -> s3s::dto::Owner {
+pub(crate) fn object_owner(record: &ObjectManifest, bucket: &ObjectManifest) -> s3s::dto::Owner {
     let list = if Ownership::of(bucket).has_lists() { Acl::of(record, bucket).ok() } else { None };
     owner_dto(list.as_ref().map_or_else(|| owner(bucket), |list| &list.owner))
 }

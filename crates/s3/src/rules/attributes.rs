@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
-use catalog::object_manifest::ObjectRecord;
+use catalog::object_manifest::ObjectManifest;
 use http::HeaderValue;
 use s3s::dto::{ETag, Initiator, Metadata, Owner, Timestamp, TimestampFormat};
 
@@ -19,22 +19,22 @@ pub(crate) const META: &str = "x-amz-meta-";
 pub(crate) const CHECKSUM_TYPE: &str = "x-amz-checksum-type";
 
 /// An attribute of a version.
-pub(crate) fn get(record: &ObjectRecord, name: &str) -> Option<String> {
+pub(crate) fn get(record: &ObjectManifest, name: &str) -> Option<String> {
     record.attributes.get(name).cloned()
 }
 
 /// The type of the content; S3 has a default.
-pub(crate) fn content_type(record: &ObjectRecord) -> Option<String> {
+pub(crate) fn content_type(record: &ObjectManifest) -> Option<String> {
     Some(get(record, "content-type").unwrap_or_else(|| "binary/octet-stream".to_owned()))
 }
 
 /// When the object expires for caches.
-pub(crate) fn expires(record: &ObjectRecord) -> Option<Timestamp> {
+pub(crate) fn expires(record: &ObjectManifest) -> Option<Timestamp> {
     Timestamp::parse(TimestampFormat::HttpDate, record.attributes.get("expires")?).ok()
 }
 
 /// User metadata by its own names.
-pub(crate) fn metadata(record: &ObjectRecord) -> Option<Metadata> {
+pub(crate) fn metadata(record: &ObjectManifest) -> Option<Metadata> {
     let found: Metadata = record
         .attributes
         .iter()
@@ -44,22 +44,22 @@ pub(crate) fn metadata(record: &ObjectRecord) -> Option<Metadata> {
 }
 
 /// The entity tag of a version.
-pub(crate) fn etag(record: &ObjectRecord) -> Option<ETag> {
+pub(crate) fn etag(record: &ObjectManifest) -> Option<ETag> {
     Some(ETag::Strong(record.etag.clone()))
 }
 
 /// The user whose bucket this is.
-pub(crate) fn owner(bucket: &ObjectRecord) -> &str {
+pub(crate) fn owner(bucket: &ObjectManifest) -> &str {
     bucket.attributes.get("owner").map_or("", String::as_str)
 }
 
 /// When a version was put. S3 counts whole seconds where it compares, and so do HTTP's dates.
-pub(crate) fn modified(record: &ObjectRecord) -> Timestamp {
+pub(crate) fn modified(record: &ObjectManifest) -> Timestamp {
     time(record.version.micros())
 }
 
 /// The header that says when a version was put.
-pub(crate) fn last_modified(record: &ObjectRecord) -> Option<HeaderValue> {
+pub(crate) fn last_modified(record: &ObjectManifest) -> Option<HeaderValue> {
     let mut text = vec![];
     modified(record).format(TimestampFormat::HttpDate, &mut text).ok()?;
     HeaderValue::from_bytes(&text).ok()
@@ -76,12 +76,12 @@ pub(crate) fn seconds(time: &Timestamp) -> i64 {
 }
 
 /// The id of a version as lists have it.
-pub(crate) fn version_id(record: &ObjectRecord) -> String {
+pub(crate) fn version_id(record: &ObjectManifest) -> String {
     version_header(record).unwrap_or_else(|| "null".to_owned())
 }
 
 /// The id of a version as the answer about it has it. The null version has none there.
-pub(crate) fn version_header(record: &ObjectRecord) -> Option<String> {
+pub(crate) fn version_header(record: &ObjectManifest) -> Option<String> {
     (!record.null).then(|| record.version.to_string())
 }
 

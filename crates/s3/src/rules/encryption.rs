@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use catalog::Row;
-use catalog::object_manifest::ObjectRecord;
+use catalog::object_manifest::ObjectManifest;
 use http::header::HeaderMap;
 use http::{HeaderName, HeaderValue};
 use object::seal::{DataKey, KEY_BYTES, SealError};
@@ -122,7 +122,7 @@ pub(crate) use customer_key;
 
 /// The encryption that a request asks for.
 #[derive(Debug, Default)]
-pub(crate) struct Asked {
+pub(crate) struct RequestedEncryption {
     pub(crate) method: Option<String>,
     pub(crate) key_id: Option<String>,
     pub(crate) context: Option<String>,
@@ -130,15 +130,17 @@ pub(crate) struct Asked {
     pub(crate) customer: Option<CustomerKey>,
 }
 
-/// The [`Asked`] of a request: every kind of request has these fields of its own.
+/// The [`RequestedEncryption`] of a request: every kind of request has these fields of its own.
 macro_rules! asked_encryption {
     ($input:expr) => {
-        $crate::rules::encryption::customer_key!($input).map(|customer| $crate::rules::encryption::Asked {
-            method: $input.server_side_encryption.take().map(|method| method.as_str().to_owned()),
-            key_id: $input.ssekms_key_id.take(),
-            context: $input.ssekms_encryption_context.take(),
-            bucket_key: $input.bucket_key_enabled.take(),
-            customer,
+        $crate::rules::encryption::customer_key!($input).map(|customer| {
+            $crate::rules::encryption::RequestedEncryption {
+                method: $input.server_side_encryption.take().map(|method| method.as_str().to_owned()),
+                key_id: $input.ssekms_key_id.take(),
+                context: $input.ssekms_encryption_context.take(),
+                bucket_key: $input.bucket_key_enabled.take(),
+                customer,
+            }
         })
     };
 }
@@ -186,7 +188,7 @@ pub(crate) enum Method {
     Customer(CustomerKey),
 }
 
-impl Asked {
+impl RequestedEncryption {
     /// How an object of this bucket is to be encrypted, if at all.
     pub(crate) fn method(self, bucket: &Row) -> S3Result<Option<Method>> {
         let invalid = |why: &'static str| s3_error!(InvalidArgument, "{why}");
@@ -266,7 +268,7 @@ pub(crate) struct Kept<'a> {
 }
 
 impl<'a> Kept<'a> {
-    pub(crate) fn of(record: &'a ObjectRecord) -> Option<Self> {
+    pub(crate) fn of(record: &'a ObjectManifest) -> Option<Self> {
         let attribute = |name: &str| record.attributes.get(name).map(String::as_str);
         let method = attribute(METHOD)?;
         Some(Self { method, wrapped: attribute(WRAPPED).unwrap_or_default(), key_id: attribute(KEY_ID) })
@@ -282,7 +284,7 @@ impl<'a> Kept<'a> {
 }
 
 /// What the key of an object is bound to: it opens no other one.
-pub(crate) fn about(record: &ObjectRecord) -> Vec<u8> {
+pub(crate) fn about(record: &ObjectManifest) -> Vec<u8> {
     let attribute = |name: &str| record.attributes.get(name).map_or("", String::as_str);
     [record.bucket.as_str(), &record.key, attribute(METHOD), attribute(CONTEXT)].join("\0").into_bytes()
 }
@@ -324,7 +326,7 @@ pub(crate) fn unwrap(customer: &CustomerKey, about: &[u8], wrapped: &str) -> Res
 }
 
 /// What an answer says of the encryption of an object or an upload.
-pub(crate) fn headers(record: &ObjectRecord, customer: Option<&CustomerKey>) -> HeaderMap {
+pub(crate) fn headers(record: &ObjectManifest, customer: Option<&CustomerKey>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let Some(kept) = Kept::of(record) else { return headers };
     let mut set = |name: HeaderName, value: &str| {
@@ -343,7 +345,7 @@ pub(crate) fn headers(record: &ObjectRecord, customer: Option<&CustomerKey>) -> 
 }
 
 /// The same for who puts, who is told the context as well.
-pub(crate) fn headers_of_put(record: &ObjectRecord, customer: Option<&CustomerKey>) -> HeaderMap {
+pub(crate) fn headers_of_put(record: &ObjectManifest, customer: Option<&CustomerKey>) -> HeaderMap {
     let mut headers = headers(record, customer);
     let context = record.attributes.get(CONTEXT).and_then(|value| HeaderValue::from_str(value).ok());
     headers.extend(context.map(|value| (SSE_CONTEXT, value)));
@@ -368,7 +370,7 @@ mod tests {
     }
 
     fn bucket(default: Option<&str>) -> Row {
-        let mut record = ObjectRecord::new(Kind::Bucket, "b", "", VersionId::default());
+        let mut record = ObjectManifest::new(Kind::Bucket, "b", "", VersionId::default());
         record.attributes.extend(default.map(|text| (DEFAULT.to_owned(), text.to_owned())));
         Row { manifest: record.chunk().0, record }
     }
@@ -404,7 +406,7 @@ mod tests {
     #[test]
     fn what_is_asked_for_counts_before_the_bucket() {
         let kms = bucket(Some(r#"{"method":"aws:kms","key_id":"mine","bucket_key":true}"#));
-        let method = |asked: Asked, bucket: &Row| match asked.method(bucket) {
+        let method = |asked: RequestedEncryption, bucket: &Row| match asked.method(bucket) {
             Ok(None) => "plain".to_owned(),
             Ok(Some(Method::Service)) => "service".to_owned(),
             Ok(Some(Method::Customer(_))) => "customer".to_owned(),
@@ -413,26 +415,29 @@ mod tests {
         };
         let md5 = key_md5(b"12345678901234567890123456789012");
         let customer = || CustomerKey::read(text(AES256), text(KEY), Some(md5.clone())).unwrap();
-        let asked = || Asked::default();
+        let asked = || RequestedEncryption::default();
         assert_eq!(method(asked(), &bucket(None)), "plain");
         assert_eq!(method(asked(), &kms), "mine");
         assert_eq!(method(asked(), &bucket(Some("{}"))), "InternalError");
-        assert_eq!(method(Asked { method: text(AES256), ..asked() }, &kms), "service");
-        assert_eq!(method(Asked { method: text(KMS), ..asked() }, &bucket(None)), KMS_DEFAULT_KEY);
-        assert_eq!(method(Asked { method: text(KMS), key_id: text("k"), ..asked() }, &kms), "k");
-        assert_eq!(method(Asked { customer: customer(), ..asked() }, &kms), "customer");
+        assert_eq!(method(RequestedEncryption { method: text(AES256), ..asked() }, &kms), "service");
+        assert_eq!(method(RequestedEncryption { method: text(KMS), ..asked() }, &bucket(None)), KMS_DEFAULT_KEY);
+        assert_eq!(method(RequestedEncryption { method: text(KMS), key_id: text("k"), ..asked() }, &kms), "k");
+        assert_eq!(method(RequestedEncryption { customer: customer(), ..asked() }, &kms), "customer");
         for bad in [
-            Asked { method: text("DES"), ..asked() },
-            Asked { key_id: text("k"), ..asked() },
-            Asked { method: text(AES256), key_id: text("k"), ..asked() },
-            Asked { method: text(AES256), customer: customer(), ..asked() },
-            Asked { key_id: text("k"), customer: customer(), ..asked() },
-            Asked { method: text(KMS), context: text("x"), ..asked() },
+            RequestedEncryption { method: text("DES"), ..asked() },
+            RequestedEncryption { key_id: text("k"), ..asked() },
+            RequestedEncryption { method: text(AES256), key_id: text("k"), ..asked() },
+            RequestedEncryption { method: text(AES256), customer: customer(), ..asked() },
+            RequestedEncryption { key_id: text("k"), customer: customer(), ..asked() },
+            RequestedEncryption { method: text(KMS), context: text("x"), ..asked() },
         ] {
             assert_eq!(method(bad, &kms), "InvalidArgument");
         }
         let context = base64_simd::STANDARD.encode_to_string(r#"{"a":"b"}"#);
-        assert_eq!(method(Asked { method: text(KMS), context: Some(context), ..asked() }, &kms), KMS_DEFAULT_KEY);
+        assert_eq!(
+            method(RequestedEncryption { method: text(KMS), context: Some(context), ..asked() }, &kms),
+            KMS_DEFAULT_KEY
+        );
     }
 
     #[test]

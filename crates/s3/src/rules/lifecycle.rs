@@ -2,7 +2,7 @@
 
 use std::num::NonZero;
 
-use catalog::object_manifest::{KEY_BYTES, ObjectRecord};
+use catalog::object_manifest::{KEY_BYTES, ObjectManifest};
 use catalog::{Row, Upload};
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Result, s3_error};
@@ -117,7 +117,7 @@ fn positive(what: &str, action: &str, days: i32) -> S3Result<()> {
 }
 
 /// When the newest version of a key expires, and by which of the rules, as answers say it.
-pub(crate) fn expiration(rules: &[Rule], record: &ObjectRecord) -> Option<String> {
+pub(crate) fn expiration(rules: &[Rule], record: &ObjectManifest) -> Option<String> {
     let ends = rules.iter().filter_map(|rule| Some((rule.expires(record)?, rule)));
     let (at, rule) = ends.min_by_key(|(at, _)| *at)?;
     let mut date = vec![];
@@ -127,7 +127,7 @@ pub(crate) fn expiration(rules: &[Rule], record: &ObjectRecord) -> Option<String
 }
 
 /// The storage class that an object which is the newest version has by now, if rules say so: of several the last one.
-pub(crate) fn moves<'a>(rules: &'a [Rule], record: &ObjectRecord, now: u64) -> Option<&'a str> {
+pub(crate) fn moves<'a>(rules: &'a [Rule], record: &ObjectManifest, now: u64) -> Option<&'a str> {
     let named = rules.iter().filter(|rule| rule.names(record));
     let due = named.flat_map(|rule| rule.moves.iter().filter_map(|to| Some((to.at(record, rule.day)?, &*to.class))));
     due.filter(|(at, _)| *at <= now).max_by_key(|(at, _)| *at).map(|(_, class)| class)
@@ -136,7 +136,7 @@ pub(crate) fn moves<'a>(rules: &'a [Rule], record: &ObjectRecord, now: u64) -> O
 /// The same of a noncurrent version that was replaced at `since`, when `newer` noncurrent ones are newer.
 pub(crate) fn moves_older<'a>(
     rules: &'a [Rule],
-    record: &ObjectRecord,
+    record: &ObjectManifest,
     since: u64,
     newer: usize,
     now: u64,
@@ -149,7 +149,7 @@ pub(crate) fn moves_older<'a>(
 }
 
 impl Move {
-    fn at(&self, record: &ObjectRecord, day: Day) -> Option<u64> {
+    fn at(&self, record: &ObjectManifest, day: Day) -> Option<u64> {
         self.days.map(|days| day.end(record.version.micros(), days)).or(self.date)
     }
 }
@@ -160,7 +160,7 @@ impl Rule {
         self.moves.iter().map(|to| &*to.class).chain(self.older_moves.iter().map(|to| &*to.class))
     }
 
-    fn names(&self, record: &ObjectRecord) -> bool {
+    fn names(&self, record: &ObjectManifest) -> bool {
         let tags = record.attributes.get(tags::TAGS).and_then(|text| tags::read(text).ok()).unwrap_or_default();
         let size = i64::try_from(record.size).unwrap_or(i64::MAX);
         self.enabled
@@ -171,24 +171,24 @@ impl Rule {
     }
 
     /// When an object that is the newest version expires, if it does.
-    fn expires(&self, record: &ObjectRecord) -> Option<u64> {
+    fn expires(&self, record: &ObjectManifest) -> Option<u64> {
         let by_age = self.days.map(|days| self.day.end(record.version.micros(), days));
         by_age.into_iter().chain(self.date).min().filter(|_| self.names(record))
     }
 
     /// Whether an object that is the newest version expires by now.
-    pub(crate) fn ends(&self, record: &ObjectRecord, now: u64) -> bool {
+    pub(crate) fn ends(&self, record: &ObjectManifest, now: u64) -> bool {
         self.expires(record).is_some_and(|at| now >= at)
     }
 
     /// Whether a noncurrent version expires that was replaced at `since`, when `newer` noncurrent ones are newer.
-    pub(crate) fn ends_older(&self, record: &ObjectRecord, since: u64, newer: usize, now: u64) -> bool {
+    pub(crate) fn ends_older(&self, record: &ObjectManifest, since: u64, newer: usize, now: u64) -> bool {
         let kept = usize::try_from(self.older_kept.unwrap_or(0)).unwrap_or(0);
         self.names(record) && newer >= kept && self.older_days.is_some_and(|days| self.day.is_over(since, days, now))
     }
 
     /// Whether a delete marker expires that is the only version of its key.
-    pub(crate) fn ends_lone_marker(&self, record: &ObjectRecord) -> bool {
+    pub(crate) fn ends_lone_marker(&self, record: &ObjectManifest) -> bool {
         self.lone_markers && self.names(record)
     }
 

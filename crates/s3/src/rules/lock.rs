@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use catalog::Row;
-use catalog::object_manifest::ObjectRecord;
+use catalog::object_manifest::ObjectManifest;
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 use serde::{Deserialize, Serialize};
@@ -76,7 +76,7 @@ fn is_mode(mode: &str) -> bool {
 }
 
 impl Retention {
-    pub(crate) fn of(record: &ObjectRecord) -> S3Result<Option<Self>> {
+    pub(crate) fn of(record: &ObjectManifest) -> S3Result<Option<Self>> {
         let (Some(mode), Some(until)) = (get(record, MODE), record.attributes.get(UNTIL)) else { return Ok(None) };
         let until = Timestamp::parse(TimestampFormat::DateTime, until);
         // A retention that cannot be read must not count as over.
@@ -170,7 +170,7 @@ pub(crate) fn apply_default(bucket: &Row, attributes: &mut Attributes) -> S3Resu
 }
 
 /// Refuses to remove a version that is locked.
-pub(crate) fn check_removal(record: &ObjectRecord, bypass: bool) -> S3Result<()> {
+pub(crate) fn check_removal(record: &ObjectManifest, bypass: bool) -> S3Result<()> {
     let locked = |why: &'static str| Err(S3Error::with_message(S3ErrorCode::AccessDenied, why));
     if record.attributes.get(HOLD).is_some_and(|status| status == ObjectLockLegalHoldStatus::ON) {
         return locked("the version is under a legal hold");
@@ -201,7 +201,7 @@ pub(crate) fn lockable(bucket: &Row) -> S3Result<()> {
 }
 
 /// Refuses a bucket with object lock and without versioning.
-pub(crate) fn check_bucket(bucket: &ObjectRecord) -> S3Result<()> {
+pub(crate) fn check_bucket(bucket: &ObjectManifest) -> S3Result<()> {
     if bucket.attributes.contains_key(LOCK) && Versioning::of(bucket) != Versioning::Enabled {
         return Err(s3_error!(
             InvalidBucketState,
@@ -224,7 +224,7 @@ pub(crate) fn known_hold(hold: &ObjectLockLegalHoldStatus) -> S3Result<String> {
 
 /// The lock of a version, as an answer has it.
 pub(crate) fn to_dto(
-    record: &ObjectRecord,
+    record: &ObjectManifest,
 ) -> (Option<ObjectLockMode>, Option<Timestamp>, Option<ObjectLockLegalHoldStatus>) {
     let until = record.attributes.get(UNTIL).and_then(|text| Timestamp::parse(TimestampFormat::DateTime, text).ok());
     (get(record, MODE).map(Into::into), until, get(record, HOLD).map(Into::into))

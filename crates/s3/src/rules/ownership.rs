@@ -1,6 +1,6 @@
 //! Who owns the objects of a bucket, whether its access lists count, and what it keeps from the public.
 
-use catalog::object_manifest::ObjectRecord;
+use catalog::object_manifest::ObjectManifest;
 use s3s::dto::PublicAccessBlockConfiguration;
 use s3s::{S3Result, s3_error};
 use serde::{Deserialize, Serialize};
@@ -33,7 +33,7 @@ impl Ownership {
     ];
 
     /// That of a bucket. A bucket that was made says nothing, and is its owner's.
-    pub(crate) fn of(bucket: &ObjectRecord) -> Self {
+    pub(crate) fn of(bucket: &ObjectManifest) -> Self {
         bucket.attributes.get(OWNERSHIP).map_or(Self::Enforced, |name| Self::named(name).unwrap_or(Self::Enforced))
     }
 
@@ -68,7 +68,7 @@ pub(crate) struct PublicBlock {
 
 impl PublicBlock {
     /// That of a bucket, if it has one.
-    pub(crate) fn of(bucket: &ObjectRecord) -> S3Result<Option<Self>> {
+    pub(crate) fn of(bucket: &ObjectManifest) -> S3Result<Option<Self>> {
         let read = |text: &String| serde_json::from_str(text);
         let block = bucket.attributes.get(BLOCK).map(read).transpose();
         // What cannot be read must not let anybody in.
@@ -76,7 +76,7 @@ impl PublicBlock {
     }
 
     /// The same, where none keeps nothing from anybody.
-    pub(crate) fn in_force(bucket: &ObjectRecord) -> S3Result<Self> {
+    pub(crate) fn in_force(bucket: &ObjectManifest) -> S3Result<Self> {
         Self::of(bucket).map(Option::unwrap_or_default)
     }
 

@@ -1,6 +1,6 @@
 //! The preconditions of reads.
 
-use catalog::object_manifest::ObjectRecord;
+use catalog::object_manifest::ObjectManifest;
 use s3s::dto::{ETagCondition, Timestamp};
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
@@ -36,13 +36,13 @@ macro_rules! preconditions {
 }
 pub(crate) use preconditions;
 
-fn names(condition: &ETagCondition, record: &ObjectRecord) -> bool {
+fn names(condition: &ETagCondition, record: &ObjectManifest) -> bool {
     condition.is_any() || condition.as_etag().is_some_and(|etag| etag.value() == record.etag)
 }
 
 impl Preconditions {
     /// Whether to send the object: `Ok(false)` when the client has it already.
-    fn holds(&self, record: &ObjectRecord) -> Result<bool, S3Error> {
+    fn holds(&self, record: &ObjectManifest) -> Result<bool, S3Error> {
         let at = seconds(&modified(record));
         match (&self.if_match, &self.if_unmodified_since) {
             (Some(condition), _) if !names(condition, record) => return Err(S3ErrorCode::PreconditionFailed.into()),
@@ -57,7 +57,7 @@ impl Preconditions {
     }
 
     /// For a read.
-    pub(crate) fn check(&self, record: &ObjectRecord) -> S3Result<()> {
+    pub(crate) fn check(&self, record: &ObjectManifest) -> S3Result<()> {
         if self.holds(record)? {
             return Ok(());
         }
@@ -72,7 +72,7 @@ impl Preconditions {
     }
 
     /// For the source of a copy, where S3 has one error for all.
-    pub(crate) fn check_copy(&self, record: &ObjectRecord) -> S3Result<()> {
+    pub(crate) fn check_copy(&self, record: &ObjectManifest) -> S3Result<()> {
         if self.holds(record)? { Ok(()) } else { Err(S3ErrorCode::PreconditionFailed.into()) }
     }
 }

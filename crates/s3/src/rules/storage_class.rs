@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use catalog::object_manifest::ObjectRecord;
+use catalog::object_manifest::ObjectManifest;
 use protocol::redundancy::Redundancy;
 use s3s::{S3Result, s3_error};
 
@@ -63,7 +63,12 @@ impl StorageClasses {
     ///
     /// # Errors
     /// When there is no such class.
-    pub(crate) fn apply(&self, asked: Option<&str>, bucket: &ObjectRecord, record: &mut ObjectRecord) -> S3Result<()> {
+    pub(crate) fn apply(
+        &self,
+        asked: Option<&str>,
+        bucket: &ObjectManifest,
+        record: &mut ObjectManifest,
+    ) -> S3Result<()> {
         let of_bucket = || tags::value(bucket, DEFAULT_CLASS);
         let name = asked.map(str::to_owned).or_else(of_bucket).unwrap_or_else(|| STANDARD.to_owned());
         self.check(&name)?;
@@ -78,12 +83,12 @@ impl StorageClasses {
 }
 
 /// The class of an object or an upload.
-pub(crate) fn of(record: &ObjectRecord) -> String {
+pub(crate) fn of(record: &ObjectManifest) -> String {
     other_than_standard(record).unwrap_or_else(|| STANDARD.to_owned())
 }
 
 /// The class of an object, which S3 leaves out of answers when it is [`STANDARD`].
-pub(crate) fn other_than_standard(record: &ObjectRecord) -> Option<String> {
+pub(crate) fn other_than_standard(record: &ObjectManifest) -> Option<String> {
     record.attributes.get(STORAGE_CLASS).cloned()
 }
 
@@ -97,8 +102,8 @@ mod tests {
     use super::super::tags::TAGS;
     use super::*;
 
-    fn record(kind: Kind) -> ObjectRecord {
-        ObjectRecord::new(kind, "b", "", VersionId::default())
+    fn record(kind: Kind) -> ObjectManifest {
+        ObjectManifest::new(kind, "b", "", VersionId::default())
     }
 
     #[test]
@@ -108,7 +113,7 @@ mod tests {
         let classes = StorageClasses::new(classes).unwrap();
         let (plain, mut tagged, mut object) = (record(Kind::Bucket), record(Kind::Bucket), record(Kind::Object));
         tagged.attributes.insert(TAGS.to_owned(), "reservoir%3Astorage-class=ONEZONE_IA".to_owned());
-        let mut kept = |asked, bucket: &ObjectRecord| {
+        let mut kept = |asked, bucket: &ObjectManifest| {
             classes
                 .apply(asked, bucket, &mut object)
                 .map(|()| (of(&object), object.redundancy()))

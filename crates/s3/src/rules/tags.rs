@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use catalog::object_manifest::ObjectRecord;
+use catalog::object_manifest::ObjectManifest;
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Result, s3_error};
 
@@ -76,17 +76,17 @@ fn repeats(tags: &Tags) -> bool {
 }
 
 /// The tags of an object, if it has any.
-pub(crate) fn of(record: &ObjectRecord) -> Option<Tags> {
+pub(crate) fn of(record: &ObjectManifest) -> Option<Tags> {
     record.attributes.get(TAGS).and_then(|text| parse(text))
 }
 
 /// Whether a bucket wants its new chunks compressed; `None` when it says nothing.
-pub(crate) fn compress(bucket: &ObjectRecord) -> Option<bool> {
+pub(crate) fn compress(bucket: &ObjectManifest) -> Option<bool> {
     value(bucket, COMPRESS).map(|value| value == "on")
 }
 
 /// The value of a bucket's tag.
-pub(crate) fn value(bucket: &ObjectRecord, name: &str) -> Option<String> {
+pub(crate) fn value(bucket: &ObjectManifest, name: &str) -> Option<String> {
     let tags = parse(bucket.attributes.get(TAGS)?)?;
     tags.into_iter().find(|(key, _)| key == name).map(|(_, value)| value)
 }
@@ -106,7 +106,7 @@ pub(crate) fn text(tags: &Tags) -> Option<String> {
 }
 
 /// How many tags an object has, if any.
-pub(crate) fn count(record: &ObjectRecord) -> Option<i32> {
+pub(crate) fn count(record: &ObjectManifest) -> Option<i32> {
     record.attributes.get(TAGS).map(|text| text.split('&').count() as i32)
 }
 

@@ -1,6 +1,6 @@
 //! Whether a bucket keeps older versions.
 
-use catalog::object_manifest::ObjectRecord;
+use catalog::object_manifest::ObjectManifest;
 use s3s::dto::BucketVersioningStatus;
 
 use super::attributes::Attributes;
@@ -20,7 +20,7 @@ pub(crate) enum Versioning {
 }
 
 impl Versioning {
-    pub(crate) fn of(bucket: &ObjectRecord) -> Self {
+    pub(crate) fn of(bucket: &ObjectManifest) -> Self {
         match bucket.attributes.get(VERSIONING).map(String::as_str) {
             Some(BucketVersioningStatus::ENABLED) => Self::Enabled,
             Some(BucketVersioningStatus::SUSPENDED) => Self::Suspended,

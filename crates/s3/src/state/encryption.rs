@@ -1,14 +1,14 @@
 //! The keys of objects: made, wrapped and unwrapped. All of it blocks.
 
 use catalog::Row;
-use catalog::object_manifest::ObjectRecord;
+use catalog::object_manifest::ObjectManifest;
 use http::StatusCode;
 use object::seal::DataKey;
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
 use super::State;
 use super::keys::{KeyError, MASTER};
-use crate::rules::encryption::{self, Asked, CustomerKey, Kept, Method, Sealing};
+use crate::rules::encryption::{self, CustomerKey, Kept, Method, RequestedEncryption, Sealing};
 use crate::rules::error;
 
 impl State {
@@ -17,8 +17,8 @@ impl State {
     pub(crate) fn seal(
         &self,
         bucket: &Row,
-        asked: Asked,
-        record: &mut ObjectRecord,
+        asked: RequestedEncryption,
+        record: &mut ObjectManifest,
         known: Option<&DataKey>,
     ) -> S3Result<Option<Sealing>> {
         encryption::forget(&mut record.attributes);
@@ -41,7 +41,7 @@ impl State {
     }
 
     /// What the bytes of an object are read with, or those of an upload's parts are encrypted with, if they are.
-    pub(crate) fn unseal(&self, record: &ObjectRecord, customer: Option<&CustomerKey>) -> S3Result<Option<Sealing>> {
+    pub(crate) fn unseal(&self, record: &ObjectManifest, customer: Option<&CustomerKey>) -> S3Result<Option<Sealing>> {
         let Some(kept) = Kept::of(record) else {
             return match customer {
                 None => Ok(None),
@@ -70,7 +70,11 @@ impl State {
     }
 
     /// What a part of an upload is encrypted with. The upload says whether with a client's key, and each part needs the same.
-    pub(crate) fn seal_part(&self, upload: &ObjectRecord, customer: Option<&CustomerKey>) -> S3Result<Option<Sealing>> {
+    pub(crate) fn seal_part(
+        &self,
+        upload: &ObjectManifest,
+        customer: Option<&CustomerKey>,
+    ) -> S3Result<Option<Sealing>> {
         let by_customer = Kept::of(upload).is_some_and(|kept| kept.is_by_customer());
         match customer {
             None if by_customer => Err(s3_error!(

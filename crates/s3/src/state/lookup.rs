@@ -1,6 +1,6 @@
 //! Buckets and versions, as requests ask for them and change them. All of it blocks.
 
-use catalog::object_manifest::{Kind, ObjectRecord};
+use catalog::object_manifest::{Kind, ObjectManifest};
 use catalog::{Refused, Row};
 use object::objects::ObjectError;
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
@@ -61,7 +61,7 @@ impl State {
             };
         }
         // A bucket's policy, and its owner, say nothing of objects of others, but may remove them.
-        let foreign = |object: &ObjectRecord| Acl::of(object, &bucket.record).map(|list| list.owner != owner);
+        let foreign = |object: &ObjectManifest| Acl::of(object, &bucket.record).map(|list| list.owner != owner);
         let foreign = existing.as_ref().filter(|_| acl::is_of_object(action)).map_or(Ok(false), foreign)?;
         if (verdict == Verdict::Allowed || is_owner) && (!foreign || action == "DeleteObject") {
             return Ok(());
@@ -97,7 +97,7 @@ impl State {
         if value.as_ref().is_some_and(|value| value.len() > SETTING_BYTES) {
             return Err(s3_error!(EntityTooLarge, "each setting of a bucket may have {SETTING_BYTES} bytes"));
         }
-        let change = |record: &mut ObjectRecord| {
+        let change = |record: &mut ObjectManifest| {
             match &value {
                 Some(value) => record.attributes.insert(attribute.to_owned(), value.clone()),
                 None => record.attributes.remove(attribute),
@@ -114,10 +114,10 @@ impl State {
         bucket: &Row,
         key: &str,
         version: Option<&str>,
-        change: impl Fn(&mut ObjectRecord) -> S3Result<()>,
+        change: impl Fn(&mut ObjectManifest) -> S3Result<()>,
     ) -> S3Result<Row> {
         let store =
-            |row: &Row, record: ObjectRecord| self.objects.revise(row, |whole| whole.attributes = record.attributes);
+            |row: &Row, record: ObjectManifest| self.objects.revise(row, |whole| whole.attributes = record.attributes);
         Self::change(|| self.find(bucket, key, version), change, store)
     }
 
@@ -125,8 +125,8 @@ impl State {
     /// changed it first, all of this is done again with the new row. Blocks.
     fn change(
         find: impl Fn() -> S3Result<Row>,
-        change: impl Fn(&mut ObjectRecord) -> S3Result<()>,
-        store: impl Fn(&Row, ObjectRecord) -> Result<Row, ObjectError>,
+        change: impl Fn(&mut ObjectManifest) -> S3Result<()>,
+        store: impl Fn(&Row, ObjectManifest) -> Result<Row, ObjectError>,
     ) -> S3Result<Row> {
         loop {
             let row = find()?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use catalog::object_manifest::{Body, Kind, ObjectRecord, VersionId, decode_entries, encode_entries};
+use catalog::object_manifest::{Body, Kind, ObjectManifest, VersionId, decode_entries, encode_entries};
 use catalog::{Catalog, CatalogError, Change, Condition, Part, Refused, Row, Start, Upload};
 use object::objects::{ObjectError, Objects, Reader, Sealed, Source};
 use object::{ChunkService, Host, RunTiming, ServiceError};
@@ -18,7 +18,7 @@ use super::Objects as Settings;
 use super::gateway::Gateway;
 use super::history::{Call, History, Name};
 use crate::linear::Did;
-use crate::planted::Planted;
+use crate::planted::PlantedBug;
 
 /// A bucket that keeps no versions, and one that does.
 pub(crate) const PLAIN: &str = "plain";
@@ -110,7 +110,7 @@ impl Source for Pieces<'_> {
 pub(crate) fn objects(gateway: &Gateway, settings: &Settings) -> Objects {
     let time = |span: Span| Duration::from_nanos(span.as_nanos());
     let bug = match gateway.planted {
-        Some(Planted::Object(bug)) => Some(bug),
+        Some(PlantedBug::Object(bug)) => Some(bug),
         _ => None,
     };
     let timing = RunTiming {
@@ -170,7 +170,7 @@ impl Client {
                 match self.gateway.bucket(name) {
                     Ok(Some(_)) => break,
                     Ok(None) => {
-                        let record = ObjectRecord::new(Kind::Bucket, name, "", VersionId::default());
+                        let record = ObjectManifest::new(Kind::Bucket, name, "", VersionId::default());
                         if self.objects.create_bucket(record).is_ok() {
                             break;
                         }
@@ -261,8 +261,8 @@ impl Client {
         (number, Pieces { gateway: &self.gateway, left: left.into(), pause, etag: number.to_string() })
     }
 
-    fn record(&self, name: Name) -> ObjectRecord {
-        let mut record = ObjectRecord::new(Kind::Object, name.0, name.1, VersionId::default());
+    fn record(&self, name: Name) -> ObjectManifest {
+        let mut record = ObjectManifest::new(Kind::Object, name.0, name.1, VersionId::default());
         record.null = name.0 == PLAIN;
         let own = self.settings.redundancy;
         record.set_redundancy(own.filter(|_| self.below(2) == 0));
@@ -439,7 +439,8 @@ impl Client {
         }
         let contents = self.gateway.handle.record(|history, _| history.contents(number(&row)).cloned());
         let value = self.gateway.handle.record(|history, _| history.number(contents.unwrap_or_default()));
-        let record = ObjectRecord { size: whole.size, body: whole.body, etag: value.to_string(), ..self.record(name) };
+        let record =
+            ObjectManifest { size: whole.size, body: whole.body, etag: value.to_string(), ..self.record(name) };
         let (call, called) = self.call(name, Did::Write(Some(value)));
         let outcome = self.objects.publish(record, &Condition::Always).map_err(|error| match error {
             // What was to be copied is gone.
@@ -504,7 +505,7 @@ impl Client {
         });
         let body = self.objects.join(entries, record.redundancy())?;
         let value = self.gateway.handle.record(|history, _| history.number(all.freeze()));
-        let record = ObjectRecord { size: sizes.iter().sum(), body, etag: value.to_string(), parts: sizes, ..record };
+        let record = ObjectManifest { size: sizes.iter().sum(), body, etag: value.to_string(), parts: sizes, ..record };
         let (call, called) = self.call(name, Did::Write(Some(value)));
         let row = self.close(call, self.objects.complete(record, &Condition::Always, id), None)?.row;
         self.is_put(name, &row, called);

@@ -15,7 +15,7 @@ use protocol::redundancy::{Pieces, Redundancy};
 use protocol::time::Span;
 
 use super::coroutines::{Answer, TaskHandle, TaskRequest, lock};
-use crate::planted::Planted;
+use crate::planted::PlantedBug;
 
 /// How long a task that finds a lock taken lets others run.
 const GIVE_WAY: Span = Span::from_micros(50);
@@ -26,7 +26,7 @@ pub(crate) struct Gateway {
     pub(crate) handle: TaskHandle,
     pub(crate) maps: Arc<Vec<ClusterMap>>,
     pub(crate) catalog: Arc<Transient>,
-    pub(crate) planted: Option<Planted>,
+    pub(crate) planted: Option<PlantedBug>,
 }
 
 impl fmt::Debug for Gateway {

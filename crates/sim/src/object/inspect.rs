@@ -1,7 +1,7 @@
 //! What is checked when all is over: every name is read once more, by a gateway that has just begun, and the manifests say
 //! what the catalog says.
 
-use catalog::object_manifest::{Body, ObjectRecord};
+use catalog::object_manifest::{Body, ObjectManifest};
 use catalog::{Catalog, CatalogError, Start, Transient};
 use object::ChunkService;
 use object::rebuild::Manifests;
@@ -102,7 +102,7 @@ impl Client {
             for (row, _) in rows {
                 all.push((row.manifest, None));
                 let whole = self.insist_on(&format!("what is in {bucket}"), || Ok(self.objects.whole(&row)?))?;
-                let of = |record: &ObjectRecord| {
+                let of = |record: &ObjectManifest| {
                     referenced(record).into_iter().map(|id| (id, record.redundancy())).collect::<Vec<_>>()
                 };
                 all.extend(whole.iter().flat_map(of));
@@ -129,7 +129,7 @@ impl Client {
 }
 
 /// The chunks that a record refers to; objects here are too small for index chunks.
-pub(crate) fn referenced(record: &ObjectRecord) -> Vec<ChunkId> {
+pub(crate) fn referenced(record: &ObjectManifest) -> Vec<ChunkId> {
     match &record.body {
         Body::Chunks(entries) => entries.iter().map(|entry| entry.id).collect(),
         Body::Indexed(indexes) => indexes.iter().map(|(entry, _)| entry.id).collect(),

@@ -222,7 +222,7 @@ const TABLE_5: [(f64, f64); 3] = [(11.0, 46.7), (50.0, 13.0), (500.0, 1.39)];
 const TENTATIVE_US: f64 = 7.0;
 
 impl Cell {
-    fn place(&self) -> Option<(usize, usize)> {
+    fn table_cell(&self) -> Option<(usize, usize)> {
         let chunk = CHUNKS.iter().position(|(bytes, _)| *bytes == self.chunk)?;
         Some((DISKS.iter().position(|d| *d == self.disk)?, chunk))
     }
@@ -230,13 +230,13 @@ impl Cell {
     /// The chunk size as the paper writes it.
     #[must_use]
     pub fn chunk_name(&self) -> &'static str {
-        self.place().map_or("?", |(_, chunk)| CHUNKS[chunk].1)
+        self.table_cell().map_or("?", |(_, chunk)| CHUNKS[chunk].1)
     }
 
     /// The paper's figures for it, if it has any in a table.
     #[must_use]
     pub fn published(&self) -> Option<Published> {
-        let (disk, chunk) = self.place().filter(|_| self.initiators == 90 && self.extra == Extra::None)?;
+        let (disk, chunk) = self.table_cell().filter(|_| self.initiators == 90 && self.extra == Extra::None)?;
         let column = match self.protocol {
             Protocol::UchCcp => 0,
             Protocol::ReplicastM => 1,
@@ -280,7 +280,7 @@ impl Cell {
     /// probability that is printed.
     #[must_use]
     pub fn tentative(&self) -> Option<(f64, f64, f64)> {
-        let (_, chunk) = self.place()?;
+        let (_, chunk) = self.table_cell()?;
         let (spacing, printed) = TABLE_5[chunk];
         Some((spacing, 100.0 * (1.0 - (-TENTATIVE_US / spacing).exp()), printed))
     }

@@ -98,10 +98,10 @@ impl<E> Queue<E> {
     /// Adds an event. What is later than [`LAST`] comes then.
     pub(super) fn push(&mut self, at: u64, order: Order, event: E) {
         let slot = self.slab.put(event);
-        self.place(Key::new(at, order, slot));
+        self.add(Key::new(at, order, slot));
     }
 
-    fn place(&mut self, key: Key) {
+    fn add(&mut self, key: Key) {
         let stretch = key.stretch();
         if stretch <= self.stretch {
             self.added.push(key);
@@ -191,7 +191,7 @@ impl<E> Queue<E> {
         // What was too late for the lists before, and is not any more.
         while let Some(key) = self.later.first().filter(|key| key.stretch() - self.stretch < LISTS as u64) {
             self.later.pop();
-            self.place(key);
+            self.add(key);
         }
         Some(())
     }

@@ -108,7 +108,7 @@ impl Stock {
     }
 
     /// Its place, if it is one of these.
-    pub(super) fn place(&self, id: &ChunkId) -> Option<usize> {
+    pub(super) fn index_of(&self, id: &ChunkId) -> Option<usize> {
         if Self::names(id) { self.chunks.binary_search_by_key(id, |chunk| chunk.id).ok() } else { None }
     }
 
@@ -119,7 +119,7 @@ impl Stock {
 
     /// The size of a chunk if a target has it.
     pub(super) fn found(&self, id: &ChunkId, on: NodeId) -> Option<u32> {
-        self.chunks.get(self.place(id)?).filter(|chunk| chunk.holders.contains(&on)).map(|_| self.size)
+        self.chunks.get(self.index_of(id)?).filter(|chunk| chunk.holders.contains(&on)).map(|_| self.size)
     }
 
     /// What a target holds of a group's chunks in a range.
@@ -178,7 +178,7 @@ impl Stock {
 
     /// A copy is durable on a target.
     pub(super) fn stored(&mut self, id: &ChunkId, now: u64, on: NodeId) {
-        let Some(place) = self.place(id) else { return };
+        let Some(place) = self.index_of(id) else { return };
         let before = self.lacks(place);
         if !self.chunks[place].holders.contains(&on) {
             self.chunks[place].holders.push(on);
@@ -201,7 +201,7 @@ impl Stock {
 
     /// A holder begins to read a chunk, to put it.
     pub(super) fn reads(&mut self, id: &ChunkId, now: u64) {
-        if let Some(chunk) = self.place(id).and_then(|place| self.chunks.get_mut(place)) {
+        if let Some(chunk) = self.index_of(id).and_then(|place| self.chunks.get_mut(place)) {
             chunk.read = now;
         }
     }
@@ -209,7 +209,7 @@ impl Stock {
     /// A holder has put a chunk.
     pub(super) fn restored(&mut self, id: &ChunkId, now: u64) {
         if self.is_measured()
-            && let Some(chunk) = self.place(id).and_then(|place| self.chunks.get(place))
+            && let Some(chunk) = self.index_of(id).and_then(|place| self.chunks.get(place))
         {
             self.mended.took.saturating_record(now - chunk.read);
         }

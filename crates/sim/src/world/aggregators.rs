@@ -8,7 +8,7 @@ use protocol::rng::Rng;
 use protocol::time::Span;
 
 use super::{Node, NodeMachine, STORM, Scheduled, World};
-use crate::planted::Planted;
+use crate::planted::PlantedBug;
 
 /// Bytes of parity that one computes at once: few chunks.
 const MEMORY: u64 = 40_000;
@@ -38,7 +38,7 @@ impl World<'_> {
     /// One that has passed nothing yet.
     pub(super) fn aggregator(&self, id: NodeId) -> NodeMachine {
         let bug = match self.scenario.planted {
-            Some(Planted::Aggregator(bug)) => Some(bug),
+            Some(PlantedBug::Aggregator(bug)) => Some(bug),
             _ => self.scenario.aggregators.lies,
         };
         let setup = Setup { id, map: self.maps[self.file(id)].clone(), memory: MEMORY, bug };

@@ -45,8 +45,8 @@ impl World<'_> {
         harmed: &BTreeSet<NodeId>,
     ) -> usize {
         let group = self.group(map, &put.id);
-        let heard = self.scenario.config.bid_timeout.times(ASKED);
-        let since = Instant::from_nanos(put.begun.1.as_nanos().saturating_sub(heard.as_nanos()));
+        let patience = self.scenario.config.bid_timeout.times(ASKED);
+        let since = Instant::from_nanos(put.begun.1.as_nanos().saturating_sub(patience.as_nanos()));
         let asked = self.is_alive_since(by, since);
         let alive = group.iter().copied().filter(|node| asked && self.is_alive_since(*node, since));
         let any = alive.chain(harmed.iter().copied()).collect();

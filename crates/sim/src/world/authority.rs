@@ -13,7 +13,7 @@ use protocol::time::{Instant, Span};
 use super::{NodeMachine, Scheduled, World, maps};
 use crate::governing::Period;
 use crate::net::listeners;
-use crate::planted::Planted;
+use crate::planted::PlantedBug;
 use crate::topology;
 
 /// What a map does that was made since targets were down for long.
@@ -68,7 +68,7 @@ impl Authority {
 impl World<'_> {
     /// Decides a map, if the one that it was made from is the newest.
     pub(super) fn decide(&mut self, from: &Draft, next: &Draft) -> Option<Verdict> {
-        let blind = self.scenario.planted == Some(Planted::DecideWithoutComparing);
+        let blind = self.scenario.planted == Some(PlantedBug::DecideWithoutComparing);
         let state = self.governing.as_mut()?;
         if !from.is_same(&state.authority.newest) && !blind {
             self.outcome.governed.conflicts += 1;

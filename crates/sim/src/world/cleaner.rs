@@ -15,7 +15,7 @@ use super::promise::Promise;
 use super::{NodeMachine, Scheduled, World};
 use crate::cleaning::Cleaning;
 use crate::disk::Disk;
-use crate::planted::Planted;
+use crate::planted::PlantedBug;
 use crate::swarm::Scenario;
 use crate::trace;
 
@@ -133,7 +133,7 @@ impl World<'_> {
         let Some(settings) = self.scenario.cleaning else { return };
         self.cleaning = Some(State::new(settings, self.scenario));
         let bug = match self.scenario.planted {
-            Some(Planted::Cleaner(bug)) => Some(bug),
+            Some(PlantedBug::Cleaner(bug)) => Some(bug),
             _ => None,
         };
         for _ in 0..settings.cleaners {
@@ -209,7 +209,7 @@ impl World<'_> {
 
     /// Does what a cleaner wants.
     fn go_on_cleaning(&mut self, node: NodeId) {
-        let hurries = self.scenario.planted == Some(Planted::HurryCleaner);
+        let hurries = self.scenario.planted == Some(PlantedBug::HurryCleaner);
         let Some(State { settings, rows, workers, .. }) = &mut self.cleaning else { return };
         let Some(worker) = workers.get_mut(&node) else { return };
         let query = match worker.machine.want() {

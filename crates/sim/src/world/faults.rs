@@ -7,7 +7,7 @@ use protocol::wire;
 
 use super::gateways::Gateways;
 use super::{Node, NodeMachine, STORM, Scheduled, World, cleaner};
-use crate::planted::Planted;
+use crate::planted::PlantedBug;
 use crate::swarm::Trouble;
 use crate::trace;
 
@@ -156,7 +156,7 @@ impl World<'_> {
         if self.is_dead(id) || self.start_aggregator(id) {
             return;
         }
-        let forget = self.scenario.planted == Some(Planted::LoseIndexTail);
+        let forget = self.scenario.planted == Some(PlantedBug::LoseIndexTail);
         let Some(node) = self.nodes.get_mut(&id) else { return };
         if !matches!(node.machine, NodeMachine::Down(_)) {
             return;

@@ -20,7 +20,7 @@ use crate::object::Objects;
 use crate::object::client::{self, Client};
 use crate::object::coroutines::{Answer, Local, Progress, Scheduler, TaskHandle, TaskId, TaskRequest, Ticket, lock};
 use crate::object::gateway::Gateway;
-use crate::planted::Planted;
+use crate::planted::PlantedBug;
 use crate::trace;
 
 /// Passes without any work beside them, after which nothing may be left to clean: what was never answered goes in two, and in
@@ -113,7 +113,7 @@ impl World<'_> {
         let Some(settings) = self.scenario.objects else { return };
         let mut rng = Rng::new(self.scenario.seed).fork(41);
         let bug = match self.scenario.planted {
-            Some(Planted::Object(bug)) => Some(bug),
+            Some(PlantedBug::Object(bug)) => Some(bug),
             _ => None,
         };
         let catalog = Transient::new()
@@ -573,12 +573,12 @@ impl World<'_> {
 /// A gateway's cleaner.
 fn clean(gateway: &Gateway, settings: Objects) {
     let bug = match gateway.planted {
-        Some(Planted::Object(bug)) => Some(bug),
+        Some(PlantedBug::Object(bug)) => Some(bug),
         _ => None,
     };
-    let hurries = gateway.planted == Some(Planted::HurryCleaner);
+    let hurries = gateway.planted == Some(PlantedBug::HurryCleaner);
     let machine = match gateway.planted {
-        Some(Planted::Cleaner(bug)) => Some(bug),
+        Some(PlantedBug::Cleaner(bug)) => Some(bug),
         _ => None,
     };
     let mut cleaning = Cleaning::new(gateway, gateway, false).at_once().with_bug(bug, machine);

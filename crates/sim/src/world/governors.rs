@@ -16,7 +16,7 @@ use protocol::wire::HealthReport;
 use super::authority::{Authority, Draft, TAKES_OUT};
 use super::{NodeMachine, Scheduled, World};
 use crate::governing::Governing;
-use crate::planted::Planted;
+use crate::planted::PlantedBug;
 use crate::topology;
 
 /// Proposals for one change.
@@ -35,7 +35,7 @@ pub(super) enum Event {
     Crash(usize),
     Start(usize),
     /// A question comes to the authority.
-    Asked(Asker, Question),
+    Operation(Asker, Question),
     /// An answer comes back.
     Answered(Asker, Answer),
     /// None came.
@@ -162,7 +162,7 @@ impl World<'_> {
 
     fn new_governor(&self, out_after: Span) -> Governor {
         let bug = match self.scenario.planted {
-            Some(Planted::Detector(bug)) => Some(bug),
+            Some(PlantedBug::Detector(bug)) => Some(bug),
             _ => None,
         };
         let detector = Detector::new(Rules::new(out_after)).with_bug(bug);
@@ -221,7 +221,7 @@ impl World<'_> {
             }
             Event::Crash(_) => {}
             Event::Start(gateway) => self.start_governor(gateway),
-            Event::Asked(asker, question) => self.asked_authority(asker, question),
+            Event::Operation(asker, question) => self.asked_authority(asker, question),
             Event::Answered(asker, answer) => self.answered(asker, answer),
             Event::Late(asker) => self.late(asker),
             Event::Die(id) => self.die(id),
@@ -331,7 +331,7 @@ impl World<'_> {
 
     fn begin_change(&mut self, gateway: usize, wish: Wish) {
         let bug = match self.scenario.planted {
-            Some(Planted::Proposer(bug)) => Some(bug),
+            Some(PlantedBug::Proposer(bug)) => Some(bug),
             _ => None,
         };
         let Some(state) = &mut self.governing else { return };
@@ -434,7 +434,7 @@ impl World<'_> {
             self.push(now + patience, Scheduled::Governor(Event::Late(asker)));
         }
         if !is_lost {
-            self.push(arrives, Scheduled::Governor(Event::Asked(asker, question)));
+            self.push(arrives, Scheduled::Governor(Event::Operation(asker, question)));
         }
     }
 

@@ -7,7 +7,7 @@ use protocol::rng::mix;
 use protocol::time::{Instant, Span};
 
 use super::{NodeMachine, Scheduled, World};
-use crate::planted::Planted;
+use crate::planted::PlantedBug;
 
 /// Until a node that learned of a newer map has read it.
 const READ: Span = Span::from_micros(100);
@@ -42,7 +42,7 @@ impl World<'_> {
     pub(super) fn file(&self, node: NodeId) -> usize {
         let has = |nth: usize| self.has(node, nth);
         let first = (0..self.maps.len()).find(|nth| has(*nth)).unwrap_or(0);
-        let forgets = self.scenario.planted == Some(Planted::OldMapAfterRestart) && !self.healed;
+        let forgets = self.scenario.planted == Some(PlantedBug::OldMapAfterRestart) && !self.healed;
         if forgets && self.nodes.get(&node).is_some_and(|n| n.life > 0) {
             return first;
         }

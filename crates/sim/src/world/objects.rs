@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use catalog::object_manifest::{MAGIC, ObjectRecord, decode_entries};
+use catalog::object_manifest::{MAGIC, ObjectManifest, decode_entries};
 use catalog::{Catalog, Start};
 use object::Manifest;
 use protocol::id::{ChunkId, ChunkKind, NodeId};
@@ -114,7 +114,7 @@ impl World<'_> {
 /// The chunks that a manifest refers to.
 fn names(bytes: &[u8]) -> Vec<ChunkId> {
     if bytes.starts_with(&MAGIC) {
-        return ObjectRecord::decode(bytes).map(|record| inspect::referenced(&record)).unwrap_or_default();
+        return ObjectManifest::decode(bytes).map(|record| inspect::referenced(&record)).unwrap_or_default();
     }
     Manifest::decode(bytes).map(|manifest| manifest.entries.iter().map(|e| e.id).collect()).unwrap_or_default()
 }

@@ -11,7 +11,7 @@ use protocol::target;
 use protocol::time::{Instant, Span};
 
 use super::promise::Promise;
-use super::workload::{Asked, Listing, Putting};
+use super::workload::{Listing, Operation, Putting};
 
 use super::{END, Node, NodeMachine, World};
 use crate::excuse::Excuse;
@@ -149,12 +149,13 @@ impl World<'_> {
         match event {
             initiator::Event::Pieces { .. } => {}
             initiator::Event::Put { handle, result } => {
-                let Some(Asked::Put(put)) = self.open.remove(&(id, handle)) else { return };
+                let Some(Operation::Put(put)) = self.open.remove(&(id, handle)) else { return };
                 self.put_ended(id, put, result);
                 self.feed_next(id);
             }
             initiator::Event::Get { handle, result } => {
-                let Some(Asked::Get((chunk, ranges), healed, promise, since)) = self.open.remove(&(id, handle)) else {
+                let Some(Operation::Get((chunk, ranges), healed, promise, since)) = self.open.remove(&(id, handle))
+                else {
                     return;
                 };
                 self.note(10, id, 0, || trace::get(chunk, &result));
@@ -171,7 +172,7 @@ impl World<'_> {
                 self.feed_next(id);
             }
             initiator::Event::Query { handle, answer: QueryAnswer::List(result) } => {
-                let Some(Asked::List(listing)) = self.open.remove(&(id, handle)) else { return };
+                let Some(Operation::List(listing)) = self.open.remove(&(id, handle)) else { return };
                 self.note(14, id, listing.known.len(), || trace::list(&result));
                 match result {
                     Ok(found) => self.check_list(id, &listing, &found),
@@ -181,7 +182,7 @@ impl World<'_> {
                 self.feed_next(id);
             }
             initiator::Event::Query { handle, answer: QueryAnswer::Ping(result) } => {
-                let Some(Asked::Ping(healed)) = self.open.remove(&(id, handle)) else { return };
+                let Some(Operation::Ping(healed)) = self.open.remove(&(id, handle)) else { return };
                 self.note(15, id, result.as_ref().map_or(0, Vec::len), || trace::ping(&result));
                 match result {
                     Ok(targets) if healed && targets.iter().any(|target| target.answer.is_none()) => {

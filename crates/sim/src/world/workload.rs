@@ -15,12 +15,12 @@ use protocol::time::{Instant, Span};
 
 use super::promise::Promise;
 use super::{Node, NodeMachine, Scheduled, World, cleaner};
-use crate::planted::Planted;
+use crate::planted::PlantedBug;
 
 /// Names whose manifests are put and listed.
 const NAMES: u64 = 5;
 
-pub(super) enum Asked {
+pub(super) enum Operation {
     Put(Putting),
     /// Chunk and which bytes of it, whether it was asked after the heal, what was promised of it, if it must be found: it was referred to all the
     /// time; and when it was asked.
@@ -57,7 +57,7 @@ pub(super) struct Listing {
     pub(super) since: Instant,
 }
 
-impl Asked {
+impl Operation {
     /// Another put of this chunk begins.
     pub(super) fn share(&mut self, id: ChunkId) {
         if let Self::Put(put) = self {
@@ -132,9 +132,9 @@ impl World<'_> {
         map.may_hide(&map.targets().map(|target| target.id).filter(is_silent).collect::<Vec<NodeId>>())
     }
 
-    fn draw_put(&mut self, initiator: NodeId, handle: u64) -> (Asked, initiator::Request) {
+    fn draw_put(&mut self, initiator: NodeId, handle: u64) -> (Operation, initiator::Request) {
         self.puts_left -= 1;
-        let again = self.rng.chance(1, 12).then(|| self.open.values().find_map(Asked::chunk)).flatten();
+        let again = self.rng.chance(1, 12).then(|| self.open.values().find_map(Operation::chunk)).flatten();
         let again = again.or_else(|| self.draw_forgotten()).or_else(|| self.draw_again(initiator));
         let names = |id: &ChunkId| self.cleaning.as_ref().is_some_and(|cleaning| cleaning.names(id));
         let again = again.filter(|(id, _)| !names(id));
@@ -171,7 +171,7 @@ impl World<'_> {
     /// A chunk in pieces.
     fn cut_up(&self, code: Code, chunk: &[u8]) -> Option<Coded> {
         let coded = coded::cut(code, chunk)?;
-        if self.scenario.planted != Some(Planted::WrongParity) {
+        if self.scenario.planted != Some(PlantedBug::WrongParity) {
             return Some(coded);
         }
         let mut pieces: Vec<BytesMut> = coded.pieces.iter().map(|piece| piece[..].into()).collect();
@@ -187,7 +187,7 @@ impl World<'_> {
         (id, payload): (ChunkId, Bytes),
         redundancy: Option<Redundancy>,
         alone: bool,
-    ) -> (Asked, initiator::Request) {
+    ) -> (Operation, initiator::Request) {
         self.contents.insert(id, payload.clone());
         let begun = (self.nodes.get(&initiator).map_or(self.now, |node| node.local(self.now)), self.now);
         let put = match id.code().and_then(|code| self.cut_up(code, &payload)) {
@@ -195,7 +195,7 @@ impl World<'_> {
             None => ChunkPut { redundancy, ..ChunkPut::new(id, payload.clone()) },
         };
         let putting = Putting { id, payload, redundancy, healed: self.healed, alone, begun };
-        (Asked::Put(putting), initiator::Request::Put { handle, put })
+        (Operation::Put(putting), initiator::Request::Put { handle, put })
     }
 
     /// A chunk that was put before: more often by whoever uses an older map than others do, as copies may count for less now.
@@ -209,7 +209,7 @@ impl World<'_> {
         self.contents.iter().nth(nth).map(|(id, bytes)| (*id, bytes.clone()))
     }
 
-    fn draw_get(&mut self, handle: u64) -> (Asked, initiator::Request) {
+    fn draw_get(&mut self, handle: u64) -> (Operation, initiator::Request) {
         self.gets_left -= 1;
         let known = self.acknowledged.len() as u64;
         let id = if known == 0 || self.rng.chance(1, 20) {
@@ -222,9 +222,9 @@ impl World<'_> {
     }
 
     /// A get from now on.
-    pub(super) fn ask_get(&self, handle: u64, id: ChunkId) -> (Asked, initiator::Request) {
+    pub(super) fn ask_get(&self, handle: u64, id: ChunkId) -> (Operation, initiator::Request) {
         let (fragments, bytes) = self.draw_ranges(handle, &id);
-        let asked = Asked::Get((id, bytes), self.healed, self.promises.get(&id).cloned(), self.now);
+        let asked = Operation::Get((id, bytes), self.healed, self.promises.get(&id).cloned(), self.now);
         (asked, initiator::Request::Get { handle, id, holders: vec![], fragments })
     }
 
@@ -241,10 +241,10 @@ impl World<'_> {
     }
 
     /// A list of a name's versions, or a ping.
-    fn draw_read(&mut self, initiator: NodeId, handle: u64) -> (Asked, initiator::Request) {
+    fn draw_read(&mut self, initiator: NodeId, handle: u64) -> (Operation, initiator::Request) {
         self.gets_left -= 1;
         if self.rng.chance(1, 3) {
-            return (Asked::Ping(self.healed), initiator::Request::Query { handle, query: Query::Ping });
+            return (Operation::Ping(self.healed), initiator::Request::Query { handle, query: Query::Ping });
         }
         let name = ChunkId::of_manifest(&self.draw_name(), 0, &[]);
         let prefix = name.encode()[..=ChunkId::NAME_LEN].to_vec();
@@ -253,7 +253,7 @@ impl World<'_> {
         let map = self.nodes.get(&initiator).map_or(0, |node| node.map);
         let asked = self.maps[map].targets().map(|t| t.id).collect();
         let listing = Listing { prefix: prefix.clone(), known, healed: self.healed, map, asked, since: self.now };
-        (Asked::List(listing), initiator::Request::Query { handle, query: Query::List { prefix } })
+        (Operation::List(listing), initiator::Request::Query { handle, query: Query::List { prefix } })
     }
 
     fn draw_name(&mut self) -> String {

@@ -174,14 +174,14 @@ impl Question {
             let decoding = if wish.first.contains(*piece) { Span::ZERO } else { offered.transfer };
             (*at + offered.done + decoding, *piece, *from)
         });
-        let (mut taken, mut chosen, mut granted) = (wish.here, Vec::new(), Grants::new());
+        let (mut covered, mut chosen, mut granted) = (wish.here, Vec::new(), Grants::new());
         for (piece, offer) in offers {
-            if chosen.len() == wish.need || taken.contains(piece) {
+            if chosen.len() == wish.need || covered.contains(piece) {
                 continue;
             }
             let (target, offered, at) = offer;
             let Some((start, offset)) = fit(context, self.txn.of_piece(piece), &offered, at) else { continue };
-            taken = taken.with(piece);
+            covered = covered.with(piece);
             granted.push(Granted { target, offset });
             chosen.push(Chosen { piece, round: self.round.number, offer, start });
         }

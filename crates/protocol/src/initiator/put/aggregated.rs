@@ -20,17 +20,42 @@ const EMPTY_HANDED: usize = 2;
 
 /// The aggregator of a round.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct Aggregation {
     id: NodeId,
     /// How long after the question the payload comes at the earliest.
     earliest: Span,
-    /// What it offered, and when that begins on this node's clock; `None` as long as it has not answered.
-    offered: Option<(OfferedWindow, Instant)>,
-    answered: bool,
-    /// Whether it is to pass on what is sent in this round.
-    ordered: bool,
-    /// Who got nothing by way of it.
+    bid: AggregatorBid,
+    /// Targets that got nothing by way of it.
     empty_handed: Vec<NodeId>,
+}
+
+/// What an aggregator answered. A window is what it offered, and when that begins on this node's clock.
+#[derive(Clone, Copy, Debug)]
+enum AggregatorBid {
+    Awaited,
+    Refused,
+    Offered(OfferedWindow, Instant),
+    /// It is to pass on what is sent in this round.
+    Accepted(OfferedWindow, Instant),
+}
+
+impl AggregatorBid {
+    const fn window(self) -> Option<(OfferedWindow, Instant)> {
+        match self {
+            Self::Awaited | Self::Refused => None,
+            Self::Offered(window, begins) | Self::Accepted(window, begins) => Some((window, begins)),
+        }
+    }
+}
+
+impl Aggregation {
+    const fn is_awaited(&self) -> bool {
+        matches!(self.bid, AggregatorBid::Awaited)
+    }
+
+    const fn is_accepted(&self) -> bool {
+        matches!(self.bid, AggregatorBid::Accepted(..))
+    }
 }
 
 impl Put {
@@ -54,8 +79,7 @@ impl Put {
         let rate = u32::try_from(context.config.link_rate).unwrap_or(u32::MAX);
         let request = AggregateRequest { txn: self.txn, round: self.round.number, code, size, rate, earliest };
         context.send(Destination::Node(id), &Message::Aggregating(Aggregating::Request(request)));
-        let (offered, answered, ordered) = (None, false, false);
-        self.aggregator = Some(Asked { id, earliest, offered, answered, ordered, empty_handed: Vec::new() });
+        self.aggregator = Some(Aggregation { id, earliest, bid: AggregatorBid::Awaited, empty_handed: Vec::new() });
     }
 
     /// The code that the chunk is kept by, if it is.
@@ -71,12 +95,12 @@ impl Put {
 
     /// Whether this is the aggregator that was asked in this round.
     pub(super) fn is_aggregator(&self, node: NodeId) -> bool {
-        self.aggregator.as_ref().is_some_and(|asked| asked.id == node)
+        self.aggregator.as_ref().is_some_and(|aggregation| aggregation.id == node)
     }
 
     /// Whether its bid is waited for.
     pub(super) fn awaits_aggregator(&self) -> bool {
-        self.aggregator.as_ref().is_some_and(|asked| !asked.answered)
+        self.aggregator.as_ref().is_some_and(Aggregation::is_awaited)
     }
 
     /// Until when its bid may be waited for, of a round that began then: so that the choice is made when the port is free, and before
@@ -87,23 +111,26 @@ impl Put {
 
     /// It bids.
     pub(super) fn aggregator_bid(&mut self, context: &mut Context, bid: Bid) -> Step {
-        let Some(asked) = self.aggregator.as_mut().filter(|_| bid.round == self.round.number) else {
+        let Some(aggregation) = self.aggregator.as_mut().filter(|_| bid.round == self.round.number) else {
             return context.ignore(IgnoredReason::Late);
         };
-        asked.answered = true;
+        if aggregation.is_awaited() {
+            aggregation.bid = AggregatorBid::Refused;
+        }
         if !matches!(self.phase, Phase::Asking { .. }) {
             return context.ignore(IgnoredReason::Late);
         }
         if let Answer::Window(offered) = bid.answer {
-            asked.offered = Some((offered, context.window_start(offered.start, &context.bids)));
+            let begins = context.window_start(offered.start, &context.bids);
+            aggregation.bid = AggregatorBid::Offered(offered, begins);
         }
         self.choose(context, false)
     }
 
     /// The choice is made: who has not answered by now was late, or is silent.
     pub(super) fn miss_aggregator(&mut self, context: &mut Context) {
-        if let Some(asked) = self.aggregator.as_ref().filter(|asked| !asked.answered) {
-            context.aggregators.miss(asked.id, context.now);
+        if let Some(aggregation) = self.aggregator.as_ref().filter(|aggregation| aggregation.is_awaited()) {
+            context.aggregators.miss(aggregation.id, context.now);
         }
     }
 
@@ -113,10 +140,10 @@ impl Put {
     pub(super) fn pick_aggregated(&mut self, context: &Context) -> Option<Vec<Choice>> {
         let need = self.need();
         let code = self.code();
-        let asked = self.aggregator.as_mut()?;
-        let (offered, _) = asked.offered?;
+        let aggregation = self.aggregator.as_mut()?;
+        let (offered, begins) = aggregation.bid.window()?;
         // What it has room for when it is asked for, it has room for whenever it bids: its offer is no window that both know.
-        let start = self.earliest + offered.start.less(asked.earliest);
+        let start = self.earliest + offered.start.less(aggregation.earliest);
         let (goal, from) = (&self.progress.goal, start.max(context.now));
         let fastest = self.offers.values().map(|offer| offer.rate).max().unwrap_or(1).max(1);
         // So many pieces at once leave it.
@@ -128,28 +155,36 @@ impl Put {
         // Of copies all are to have one window.
         let chosen = choices.iter().map(|choice| choice.targets.len()).sum::<usize>();
         let is_common = choices.len() == 1 && lanes >= need;
-        asked.ordered = lanes > 0 && chosen == need && (code.is_some() || is_common);
-        asked.ordered.then_some(choices)
+        let serves = lanes > 0 && chosen == need && (code.is_some() || is_common);
+        let bid = if serves { AggregatorBid::Accepted } else { AggregatorBid::Offered };
+        aggregation.bid = bid(offered, begins);
+        serves.then_some(choices)
+    }
+
+    fn accepted_aggregator(&self) -> Option<&Aggregation> {
+        self.aggregator.as_ref().filter(|aggregation| aggregation.is_accepted())
     }
 
     /// How many of the choices this node sends itself: those after them the aggregator makes.
     pub(super) fn sends_itself(&self, choices: usize) -> usize {
-        let is_ordered = self.aggregator.as_ref().is_some_and(|asked| asked.ordered);
+        let is_accepted = self.accepted_aggregator().is_some();
         let data = self.code().map_or(choices, Code::data);
-        if is_ordered { data.min(choices) } else { choices }
+        if is_accepted { data.min(choices) } else { choices }
     }
 
     /// Where what is sent of a piece goes: to the aggregator as a part of all that it passes on, or `None`.
     pub(super) fn by_aggregator(&self, header: DataHeader, piece: Piece) -> Option<(Destination, DataHeader)> {
-        let asked = self.aggregator.as_ref().filter(|asked| asked.ordered)?;
+        let aggregation = self.accepted_aggregator()?;
         let nth = if self.job.payload.is_common() { 0 } else { u32::from(piece.0) };
         let header = DataHeader { offset: nth * self.size(), size: self.comes() as u32, ..header };
-        Some((Destination::Node(asked.id), header))
+        Some((Destination::Node(aggregation.id), header))
     }
 
     /// Tells the aggregator who gets what.
     pub(super) fn order(&self, context: &mut Context, choices: &[Choice]) {
-        let Some(Asked { id, offered: Some((offered, start)), ordered: true, .. }) = &self.aggregator else { return };
+        let Some(Aggregation { id, bid: AggregatorBid::Accepted(offered, start), .. }) = &self.aggregator else {
+            return;
+        };
         let is_common = self.job.payload.is_common();
         let pieces = self.progress.goal.missing().iter();
         let receiver = |(piece, choice): (Piece, &Choice)| {
@@ -166,26 +201,29 @@ impl Put {
 
     /// Whether what a target asks for may be on its way to it by way of the aggregator.
     pub(super) fn may_come(&self, outgoing: &[Outgoing]) -> bool {
-        let by = self.aggregator.as_ref().filter(|asked| asked.ordered).map(|asked| Destination::Node(asked.id));
+        let by = self.accepted_aggregator().map(|aggregation| Destination::Node(aggregation.id));
         outgoing.iter().any(|sending| Some(sending.to()) == by)
     }
 
     /// A target asks for what it lacks: if that is all, and others lack all as well, the aggregator passes nothing on.
     pub(super) fn lacks(&mut self, context: &mut Context, from: NodeId, ranges: &[ByteRange]) {
         let all = self.size();
-        let Some(asked) = self.aggregator.as_mut().filter(|asked| asked.ordered) else { return };
-        if ranges.iter().any(|range| range.len == all) && !asked.empty_handed.contains(&from) {
-            asked.empty_handed.push(from);
-            if asked.empty_handed.len() == EMPTY_HANDED {
-                context.aggregators.fail(asked.id, context.now);
+        let Some(aggregation) = self.aggregator.as_mut().filter(|aggregation| aggregation.is_accepted()) else {
+            return;
+        };
+        if ranges.iter().any(|range| range.len == all) && !aggregation.empty_handed.contains(&from) {
+            aggregation.empty_handed.push(from);
+            if aggregation.empty_handed.len() == EMPTY_HANDED {
+                context.aggregators.fail(aggregation.id, context.now);
             }
         }
     }
 
     /// Something that was sent by way of the aggregator is durable.
     pub(super) fn arrived(&self, context: &mut Context) {
-        if let Some(asked) = self.aggregator.as_ref().filter(|asked| asked.ordered && asked.empty_handed.is_empty()) {
-            context.aggregators.succeed(asked.id);
+        if let Some(aggregation) = self.accepted_aggregator().filter(|aggregation| aggregation.empty_handed.is_empty())
+        {
+            context.aggregators.succeed(aggregation.id);
         }
     }
 }

@@ -15,7 +15,7 @@ impl Put {
         let length = Span::of_transfer(u64::from(self.size()), context.config.link_rate);
         // A grant that comes too late is given back, and all is asked again.
         let lead = context.lead() + context.grant_lateness();
-        let (start, _) = context.uplink.place(context.now + lead, length);
+        let (start, _) = context.uplink.hole_for(context.now + lead, length);
         let have = self.progress.holders.iter().take(limits::COPIES).map(|(holder, _)| *holder).collect();
         let down = self.ranked.iter().filter(|n| context.is_down(**n));
         let avoid = self.progress.failed.iter().chain(&self.progress.full).chain(down);
@@ -77,7 +77,7 @@ impl Put {
         let mut late = false;
         for choice in &mut choices {
             let at_once = choice.start.max(context.now);
-            let start = uplink.place(at_once, choice.length).0;
+            let start = uplink.hole_for(at_once, choice.length).0;
             late |= start.since(at_once) > choice.length.div(4).max(context.grant_lateness());
             late |= start.since(choice.start) > context.config.late;
             choice.start = start;

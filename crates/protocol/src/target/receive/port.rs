@@ -51,13 +51,13 @@ impl Target {
         asked: Instant,
     ) -> (Instant, Instant) {
         for (from, until) in &request.busy {
-            let (start, _) = inward.place(earliest, transfer);
+            let (start, _) = inward.hole_for(earliest, transfer);
             if start + least(transfer) <= asked + *from {
                 break;
             }
             earliest = earliest.max(asked + *until);
         }
-        inward.place(earliest, transfer)
+        inward.hole_for(earliest, transfer)
     }
 
     /// When the port is through with what is missing of some copies, if it has nothing else to do.

@@ -6,9 +6,9 @@ use s3s::dto::Owner;
 use super::super::ownership::{BLOCK, OWNERSHIP};
 use super::*;
 
-fn record(kind: Kind, attributes: &[(&str, &str)]) -> ObjectRecord {
+fn record(kind: Kind, attributes: &[(&str, &str)]) -> ObjectManifest {
     let key = if kind == Kind::Bucket { "" } else { "k" };
-    let mut record = ObjectRecord::new(kind, "b", key, VersionId::default());
+    let mut record = ObjectManifest::new(kind, "b", key, VersionId::default());
     record.attributes.extend(attributes.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
     record
 }
@@ -19,19 +19,19 @@ fn bucket(attributes: &[(&str, &str)]) -> Row {
     Row { manifest: record.chunk().0, record }
 }
 
-fn canned(name: &str) -> AskedAcl {
-    AskedAcl { canned: Some(name.to_owned()), ..AskedAcl::default() }
+fn canned(name: &str) -> RequestedAcl {
+    RequestedAcl { canned: Some(name.to_owned()), ..RequestedAcl::default() }
 }
 
 /// An object that Bob put with this list.
-fn object(bucket: &Row, asked: &AskedAcl) -> ObjectRecord {
+fn object(bucket: &Row, asked: &RequestedAcl) -> ObjectManifest {
     let list = of_new_object(bucket, Some("bob"), asked).unwrap();
     let text = list.map(|list| list.text().unwrap());
     record(Kind::Object, &text.iter().map(|text| (ACL, text.as_str())).collect::<Vec<_>>())
 }
 
 /// Who of Ann, Bob, Carl and everybody may do this with Bob's object.
-fn may(bucket: &Row, object: &ObjectRecord, action: &str) -> [bool; 4] {
+fn may(bucket: &Row, object: &ObjectManifest, action: &str) -> [bool; 4] {
     [Some("ann"), Some("bob"), Some("carl"), None].map(|user| allow(bucket, Some(object), user, action).unwrap())
 }
 
@@ -55,16 +55,18 @@ fn each_canned_list_lets_those_in_whom_it_names() {
 #[test]
 fn grants_in_headers_and_documents_are_read_alike() {
     let bucket = bucket(&[]);
-    let header =
-        |permission, text: &str| AskedAcl { grants: vec![(permission, text.to_owned())], ..AskedAcl::default() };
+    let header = |permission, text: &str| RequestedAcl {
+        grants: vec![(permission, text.to_owned())],
+        ..RequestedAcl::default()
+    };
     let text = format!("id=\"carl\", uri={SIGNED}");
     let by_header = of_new_object(&bucket, Some("bob"), &header(Permission::Read, &text)).unwrap().unwrap();
-    let document = |owner: &str| AskedAcl {
+    let document = |owner: &str| RequestedAcl {
         document: Some(AccessControlPolicy {
             owner: Some(Owner { display_name: None, id: Some(owner.to_owned()) }),
             grants: Some(by_header.to_dto()),
         }),
-        ..AskedAcl::default()
+        ..RequestedAcl::default()
     };
     let kept = object(&bucket, &header(Permission::Read, &text));
     assert_eq!(replaced(&bucket, &kept, &document("bob")).unwrap(), by_header);
@@ -81,23 +83,26 @@ fn grants_in_headers_and_documents_are_read_alike() {
         let refused = of_new_object(&bucket, Some("bob"), &header(Permission::Read, bad));
         assert_eq!(refused.unwrap_err().code(), &code, "{bad}");
     }
-    let both = AskedAcl { canned: Some("private".to_owned()), ..header(Permission::Read, "id=carl") };
+    let both = RequestedAcl { canned: Some("private".to_owned()), ..header(Permission::Read, "id=carl") };
     assert_eq!(of_new_object(&bucket, None, &both).unwrap_err().code(), &S3ErrorCode::InvalidRequest);
-    assert_eq!(replaced(&bucket, &kept, &AskedAcl::default()).unwrap_err().code(), &S3ErrorCode::MissingSecurityHeader);
+    assert_eq!(
+        replaced(&bucket, &kept, &RequestedAcl::default()).unwrap_err().code(),
+        &S3ErrorCode::MissingSecurityHeader
+    );
 }
 
 #[test]
 fn who_owns_a_bucket_owns_what_is_put_into_it_where_that_is_said() {
     let enforced = bucket(&[(OWNERSHIP, "BucketOwnerEnforced")]);
-    for fine in [AskedAcl::default(), canned("bucket-owner-full-control"), canned("private")] {
+    for fine in [RequestedAcl::default(), canned("bucket-owner-full-control"), canned("private")] {
         assert_eq!(of_new_object(&enforced, Some("bob"), &fine).unwrap(), None);
     }
     let refused = of_new_object(&enforced, Some("bob"), &canned("public-read")).unwrap_err();
     assert_eq!(refused.code(), &S3ErrorCode::AccessControlListNotSupported);
     let preferred = bucket(&[(OWNERSHIP, "BucketOwnerPreferred")]);
-    let put = |asked: &AskedAcl| object_owner(&object(&preferred, asked), &preferred.record).id.unwrap();
+    let put = |asked: &RequestedAcl| object_owner(&object(&preferred, asked), &preferred.record).id.unwrap();
     assert_eq!(put(&canned("bucket-owner-full-control")), "ann");
-    assert_eq!(put(&AskedAcl::default()), "bob");
+    assert_eq!(put(&RequestedAcl::default()), "bob");
     assert_eq!(Ownership::of(&record(Kind::Bucket, &[])), Ownership::Enforced);
     let made = |ownership, name| of_new_bucket("ann", ownership, &canned(name));
     assert_eq!(made(Ownership::Writer, "private").unwrap(), None);
@@ -127,7 +132,7 @@ fn a_bucket_keeps_the_public_out() {
 fn the_list_of_a_bucket_says_who_lists_and_puts() {
     let list = Acl::canned("public-read-write", "ann", "ann").unwrap().text().unwrap();
     let open = bucket(&[(ACL, list.as_str())]);
-    let of_bob = object(&open, &AskedAcl::default());
+    let of_bob = object(&open, &RequestedAcl::default());
     assert!(allow(&open, None, None, "ListBucket").unwrap() && allow(&open, None, None, "PutObject").unwrap());
     assert_eq!(may(&open, &of_bob, "DeleteObject"), [false, true, false, false]);
     assert!(!allow(&open, None, Some("bob"), "PutBucketAcl").unwrap());

@@ -18,7 +18,7 @@ fn days_count_from_the_next_midnight() {
 #[test]
 fn a_rule_names_what_fits_its_filter() {
     let rule = Rule { enabled: true, prefix: "a/".into(), greater: Some(5), days: Some(1), ..Rule::default() };
-    let mut record = ObjectRecord::new(Kind::Object, "b", "a/k", VersionId::new(0, 0));
+    let mut record = ObjectManifest::new(Kind::Object, "b", "a/k", VersionId::new(0, 0));
     record.size = 6;
     assert!(rule.ends(&record, 2 * DAY) && !rule.ends(&record, DAY));
     let tagged = Rule { tags: vec![("t".into(), "1".into())], ..rule.clone() };
@@ -33,7 +33,7 @@ fn a_rule_names_what_fits_its_filter() {
 #[test]
 fn older_versions_go_when_enough_newer_ones_are_kept() {
     let rule = Rule { enabled: true, older_days: Some(1), older_kept: Some(2), ..Rule::default() };
-    let record = ObjectRecord::new(Kind::Object, "b", "k", VersionId::new(0, 0));
+    let record = ObjectManifest::new(Kind::Object, "b", "k", VersionId::new(0, 0));
     assert!(rule.ends_older(&record, 0, 2, 2 * DAY));
     assert!(!rule.ends_older(&record, 0, 1, 2 * DAY));
     assert!(!rule.ends_older(&record, 0, 2, DAY));
@@ -153,8 +153,8 @@ fn of_several_moves_the_last_that_is_due_is_made() {
         }]);
     });
     let rule = rule.unwrap();
-    let mut record = ObjectRecord::new(Kind::Object, "b", "a/k", VersionId::new(0, 0));
-    let class = |record: &ObjectRecord, now| moves(std::slice::from_ref(&rule), record, now);
+    let mut record = ObjectManifest::new(Kind::Object, "b", "a/k", VersionId::new(0, 0));
+    let class = |record: &ObjectManifest, now| moves(std::slice::from_ref(&rule), record, now);
     assert_eq!(class(&record, DAY - 1), None);
     assert_eq!(class(&record, DAY), Some("COOL"));
     assert_eq!(class(&record, 4 * DAY), Some("COLD"));

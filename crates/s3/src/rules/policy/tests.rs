@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use catalog::object_manifest::{Kind, ObjectRecord, VersionId};
+use catalog::object_manifest::{Kind, ObjectManifest, VersionId};
 
 use super::*;
 
@@ -330,7 +330,7 @@ fn a_policy_that_was_taken_once_is_read_though_a_new_one_would_be_refused() {
          "Condition":{"StringNotEquals":{"s3:prefix":"x"},"StringLike":{"aws:Referer":[]}}},
         {"Sid":"a","Effect":"Allow","Principal":"*","Action":"s3:ListBucket","Resource":"arn:aws:s3:::b"}]}"#;
     assert_eq!(Policy::read(text, "b").unwrap_err().code(), &S3ErrorCode::MalformedPolicy);
-    let mut record = ObjectRecord::new(Kind::Bucket, "b", "", VersionId::default());
+    let mut record = ObjectManifest::new(Kind::Bucket, "b", "", VersionId::default());
     record.attributes.insert(POLICY.to_owned(), text.to_owned());
     let kept = Policy::of(&Row { manifest: record.chunk().0, record }).unwrap().unwrap();
     assert_eq!(kept.says(&caller(None), "GetObject", "b/k"), Verdict::Silent);

@@ -88,7 +88,7 @@ pub(super) fn without(map: &ClusterMap, profile: &Profile, loss: Loss) -> Result
     let wish = Wish {
         targets: map.targets().filter(|target| !is_lost(target)).map(|t| (t.id, t.clone())).collect(),
         drained: BTreeSet::new(),
-        places: BTreeMap::new(),
+        replacements: BTreeMap::new(),
         copies: map.copies,
         most: Redundancy::Copies(map.copies),
         group_cells: map.placement().layout().group_cells,

@@ -162,7 +162,7 @@ impl Finder<'_> {
 
     fn add(&mut self, line: usize, range: Range<usize>, form: Form) {
         let code = self.quote(range.clone());
-        // Planted defects prove that checkers bite; here they would only be planted twice.
+        // PlantedBug defects prove that checkers bite; here they would only be planted twice.
         if matches!(form, Form::Instead(_)) && code.contains("Bug::") {
             return;
         }

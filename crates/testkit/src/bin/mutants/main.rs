@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use clap::Parser;
 
-use plant::{Copy, Planted};
+use plant::{Copy, PlantedBug};
 use trial::{Fate, Trials};
 use verdicts::{Results, Verdicts};
 
@@ -93,10 +93,10 @@ fn hash(of: impl Hash) -> u64 {
 
 impl Arguments {
     /// The numbers of those to try, spread so that an early end leaves a sample of all.
-    fn choose(&self, mutants: &[Planted]) -> Vec<usize> {
-        let has = |texts: &[String], planted: &Planted| texts.iter().any(|text| planted.key().contains(text));
+    fn choose(&self, mutants: &[PlantedBug]) -> Vec<usize> {
+        let has = |texts: &[String], planted: &PlantedBug| texts.iter().any(|text| planted.key().contains(text));
         let wanted =
-            |planted: &Planted| (self.only.is_empty() || has(&self.only, planted)) && !has(&self.skip, planted);
+            |planted: &PlantedBug| (self.only.is_empty() || has(&self.only, planted)) && !has(&self.skip, planted);
         let mut chosen: Vec<usize> =
             (0..mutants.len()).filter(|n| !mutants[*n].refused && wanted(&mutants[*n])).collect();
         chosen.sort_by_key(|number| hash(mutants[*number].key()));

@@ -19,7 +19,7 @@ const CHECKS: usize = 30;
 
 /// A mutant and its file.
 #[derive(Debug)]
-pub(crate) struct Planted {
+pub(crate) struct PlantedBug {
     /// From the root of the repository.
     pub(crate) file: String,
     pub(crate) mutant: Mutant,
@@ -27,7 +27,7 @@ pub(crate) struct Planted {
     pub(crate) refused: bool,
 }
 
-impl Planted {
+impl PlantedBug {
     /// File and name.
     pub(crate) fn key(&self) -> String {
         format!("{}: {}", self.file, self.mutant.name)
@@ -43,7 +43,7 @@ pub(crate) struct Copy {
     /// Where what the compiler refused is kept for the next time.
     refused: PathBuf,
     /// Numbered from 0.
-    pub(crate) mutants: Vec<Planted>,
+    pub(crate) mutants: Vec<PlantedBug>,
 }
 
 fn files(dir: &Path, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
@@ -86,7 +86,7 @@ impl Copy {
             for file in copy.sources(name)? {
                 let text = read(&from.join(&file))?;
                 let mutants = find::mutants(&file, &text)?.into_iter();
-                copy.mutants.extend(mutants.map(|mutant| Planted { file: file.clone(), mutant, refused: false }));
+                copy.mutants.extend(mutants.map(|mutant| PlantedBug { file: file.clone(), mutant, refused: false }));
             }
         }
         for planted in &mut copy.mutants {

@@ -206,7 +206,7 @@ impl Trials {
             let printed = match run(command, Duration::from_millis(millis * SLOWER + GRACE * 1_000) * WAITING)? {
                 Ended::Well(printed) => printed,
                 Ended::Badly(printed) => return Ok(Fate::Caught(first.blame(&printed))),
-                Ended::Late => return Ok(Fate::Caught(format!("late: {}", first.place()))),
+                Ended::Late => return Ok(Fate::Caught(format!("late: {}", first.program_name()))),
             };
             let lines = group.iter().filter_map(|seed| Some(format!("{} {}", seed.name, seed.digest.as_ref()?)));
             changed += lines.filter(|line| !printed.lines().any(|other| other == line)).count();
@@ -235,7 +235,7 @@ fn order<'a>(tests: &[&'a Trial], seeds: &[&'a Trial]) -> Vec<Vec<&'a Trial>> {
 
 impl Trial {
     /// The program's name without its hash.
-    fn place(&self) -> String {
+    fn program_name(&self) -> String {
         let file = self.program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         file.rsplit_once('-').map_or(file.clone(), |(name, _)| name.to_owned())
     }
@@ -247,6 +247,6 @@ impl Trial {
             return seed.map_or_else(|| "a seed ended".to_owned(), |line| format!("seed {line}"));
         }
         let test = printed.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
-        test.map_or_else(|| format!("{} ended", self.place()), |test| format!("{}: {test}", self.place()))
+        test.map_or_else(|| format!("{} ended", self.program_name()), |test| format!("{}: {test}", self.program_name()))
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 
-use crate::plant::Planted;
+use crate::plant::PlantedBug;
 use crate::trial::Fate;
 
 /// What a verdict begins with.
@@ -44,7 +44,7 @@ impl Verdicts {
     }
 
     /// Those of mutants that are no more.
-    pub(crate) fn stale(&self, mutants: &[Planted]) -> Vec<(&str, &str)> {
+    pub(crate) fn stale(&self, mutants: &[PlantedBug]) -> Vec<(&str, &str)> {
         let there =
             |file: &str, name: &str| mutants.iter().any(|p| p.file == file && p.mutant.name == name && !p.refused);
         let all = self.files.iter().flat_map(|(file, all)| all.keys().map(move |name| (file.as_str(), name.as_str())));

@@ -21,7 +21,7 @@ struct Object {
 
 /// A put or get under way; its place is in the chunk's id and is its handle.
 #[derive(Clone, Debug, Default)]
-struct Asked {
+struct Operation {
     /// The chunk's; [`OVER`] when nothing is under way.
     number: u64,
     begun: u64,
@@ -40,11 +40,11 @@ pub(super) struct Over {
     pub(super) is_put: bool,
 }
 
-/// What one initiator is asked.
+/// What one initiator is asked to do.
 #[derive(Clone, Debug)]
-struct Asking {
+struct Client {
     rng: Rng,
-    asked: Vec<Asked>,
+    operations: Vec<Operation>,
     free: Vec<u32>,
     /// Chunks that it was asked to put.
     puts: u64,
@@ -108,7 +108,7 @@ pub(super) struct Workload {
     objects: Arc<[Object]>,
     popularity: Arc<[u64]>,
     /// By initiator; of its own puts by place.
-    asking: Vec<Asking>,
+    clients: Vec<Client>,
     held: Vec<Vec<Held>>,
 }
 
@@ -146,24 +146,24 @@ impl Workload {
             sum += power(number + 1, skew);
             popularity.push(sum);
         }
-        let asking = |n| Asking { rng: rng.fork(u64::from(n)), asked: Vec::new(), free: Vec::new(), puts: 0 };
+        let clients = |n| Client { rng: rng.fork(u64::from(n)), operations: Vec::new(), free: Vec::new(), puts: 0 };
         Self {
             sizes: sizes.to_vec(),
             code,
             reads,
             objects: all.into(),
             popularity: popularity.into(),
-            asking: (0..initiators).map(asking).collect(),
+            clients: (0..initiators).map(clients).collect(),
             held: vec![Vec::new(); initiators as usize],
         }
     }
 
     /// The next request of an initiator.
     pub(super) fn wish(&mut self, initiator: u32, now: u64) -> Wish {
-        let Asking { rng, asked, free, puts } = &mut self.asking[initiator as usize];
+        let Client { rng, operations, free, puts } = &mut self.clients[initiator as usize];
         let place = free.pop().unwrap_or_else(|| {
-            asked.push(Asked::default());
-            asked.len() as u32 - 1
+            operations.push(Operation::default());
+            operations.len() as u32 - 1
         });
         let is_put = !rng.chance(u64::from(self.reads), 100);
         let (chunk, size) = if is_put {
@@ -175,21 +175,21 @@ impl Workload {
             let number = self.popularity.partition_point(|sum| *sum <= at);
             (Chunk { number: number as u64, initiator: 0, place: 0 }, self.objects[number].size)
         };
-        let asked = &mut asked[place as usize];
-        (asked.number, asked.begun, asked.is_put) = (chunk.number, now, is_put);
-        asked.holders.clear();
+        let operation = &mut operations[place as usize];
+        (operation.number, operation.begun, operation.is_put) = (chunk.number, now, is_put);
+        operation.holders.clear();
         Wish { handle: u64::from(place), id: chunk.id(self.code.filter(|_| is_put)), size, is_put }
     }
 
     /// A request is over; what all parts of the run should know then.
     pub(super) fn over(&mut self, initiator: u32, handle: u64) -> (Over, Option<Notice>) {
         let place = handle as u32;
-        let Asking { asked, free, .. } = &mut self.asking[initiator as usize];
+        let Client { operations, free, .. } = &mut self.clients[initiator as usize];
         free.push(place);
-        let asked = &mut asked[place as usize];
-        let number = core::mem::replace(&mut asked.number, OVER);
-        let notice = asked.is_put.then_some(Notice::Over(Chunk { number, initiator, place }));
-        (Over { begun: asked.begun, is_put: asked.is_put }, notice)
+        let operation = &mut operations[place as usize];
+        let number = core::mem::replace(&mut operation.number, OVER);
+        let notice = operation.is_put.then_some(Notice::Over(Chunk { number, initiator, place }));
+        (Over { begun: operation.begun, is_put: operation.is_put }, notice)
     }
 
     /// A copy of a chunk is durable on a target; what the part of its initiator should know.
@@ -221,9 +221,10 @@ impl Workload {
     pub(super) fn note(&mut self, notice: Notice) {
         match notice {
             Notice::Stored(chunk, on) => {
-                let asked = &mut self.asking[chunk.initiator as usize].asked;
-                let asked = asked.get_mut(chunk.place as usize).filter(|asked| asked.number == chunk.number);
-                asked.into_iter().for_each(|asked| asked.holders.push(on));
+                let operations = &mut self.clients[chunk.initiator as usize].operations;
+                let operation =
+                    operations.get_mut(chunk.place as usize).filter(|operation| operation.number == chunk.number);
+                operation.into_iter().for_each(|operation| operation.holders.push(on));
             }
             Notice::Over(chunk) => {
                 let held = self.held(chunk);
@@ -236,8 +237,8 @@ impl Workload {
 
     /// Whether the chunk of a put is durable on all of these.
     pub(super) fn holds(&self, initiator: u32, handle: u64, holders: &[NodeId]) -> bool {
-        let asked = &self.asking[initiator as usize].asked[handle as usize];
-        holders.iter().all(|holder| asked.holders.contains(holder))
+        let operation = &self.clients[initiator as usize].operations[handle as usize];
+        holders.iter().all(|holder| operation.holders.contains(holder))
     }
 
     /// What of a chunk is durable on a target.
@@ -258,8 +259,8 @@ impl Workload {
 
     /// Requests under way that began from `from` until `to`.
     pub(super) fn unfinished(&self, from: u64, to: u64) -> u64 {
-        let asked = self.asking.iter().flat_map(|asking| &asking.asked);
-        asked.filter(|asked| asked.number != OVER && (from..to).contains(&asked.begun)).count() as u64
+        let operations = self.clients.iter().flat_map(|client| &client.operations);
+        operations.filter(|operation| operation.number != OVER && (from..to).contains(&operation.begun)).count() as u64
     }
 }
 

@@ -17,7 +17,7 @@ const PIPELINE: usize = 8;
 
 /// Who has a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ChunkHolders {
     /// The chunk.
     pub id: ChunkId,
     /// Bytes of the object in it; 0 for its manifest.
@@ -28,9 +28,9 @@ pub struct Place {
 
 /// Where an object is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct ObjectHolders {
     /// Its manifest, and chunks of a range of it in order.
-    pub chunks: Vec<Place>,
+    pub chunks: Vec<ChunkHolders>,
     /// Whether the range has more chunks.
     pub has_more: bool,
     /// Targets that did not answer: what they hold is missing here.
@@ -42,7 +42,7 @@ impl Objects {
     ///
     /// # Errors
     /// When its manifest cannot be had, or too much is asked of the cluster at the moment.
-    pub fn places(&self, row: &Row, range: &Range<u64>, most: usize) -> Result<Places, ObjectError> {
+    pub fn holders(&self, row: &Row, range: &Range<u64>, most: usize) -> Result<ObjectHolders, ObjectError> {
         let body = self.whole(row)?.body;
         let mut chunks = Chunks::of(body, range).map_err(|why| ObjectError::Manifest { id: row.manifest, why })?;
         let mut wanted = vec![(row.manifest, 0)];
@@ -51,7 +51,7 @@ impl Objects {
             wanted.push((slice.entry.id, slice.entry.plain));
         }
         let has_more = chunks.next(self)?.is_some();
-        let mut places = Places { chunks: Vec::with_capacity(wanted.len()), has_more, silent: BTreeSet::new() };
+        let mut object = ObjectHolders { chunks: Vec::with_capacity(wanted.len()), has_more, silent: BTreeSet::new() };
         for some in wanted.chunks(PIPELINE) {
             let asked: Vec<(_, Pending<Result<Found, ServiceError>>)> =
                 some.iter().map(|chunk| (*chunk, self.service.list(chunk.0.prefix()))).collect();
@@ -61,10 +61,10 @@ impl Objects {
                 for (piece, by) in found.chunks {
                     holders.entry(piece.piece()).or_default().extend(by);
                 }
-                places.silent.extend(found.silent);
-                places.chunks.push(Place { id, bytes, holders });
+                object.silent.extend(found.silent);
+                object.chunks.push(ChunkHolders { id, bytes, holders });
             }
         }
-        Ok(places)
+        Ok(object)
     }
 }

@@ -4,15 +4,15 @@ use serde::{Deserialize, Serialize};
 
 /// The header of a GetObject that asks where the chunks of the range are in place of their bytes; its value is of how many at most. The answer has
 /// it too.
-pub const PLACES: &str = "x-reservoir-places";
+pub const HOLDERS: &str = "x-reservoir-places";
 /// That many can be asked for at once.
-pub const MOST_PLACES: usize = 64;
+pub const MOST_CHUNKS: usize = 64;
 
 /// The answer, as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ObjectPlaces {
+pub struct ObjectHolders {
     /// The manifest, and the chunks of the range in order.
-    pub chunks: Vec<ChunkPlaces>,
+    pub chunks: Vec<ChunkHolders>,
     /// Whether the range has more.
     pub has_more: bool,
     /// Targets that did not say what they hold.
@@ -21,7 +21,7 @@ pub struct ObjectPlaces {
 
 /// Who has a chunk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ChunkPlaces {
+pub struct ChunkHolders {
     /// Its id.
     pub id: String,
     /// Bytes of the object in it; 0 for the manifest.
