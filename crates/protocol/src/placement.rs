@@ -86,7 +86,7 @@ impl fmt::Display for LayoutError {
                 write!(f, "cell {id}: its id is not its own, or not below {}: give it another", limits::CELL_IDS)
             }
             Self::EmptyCell(id) => write!(f, "cell {id} has no targets: restore the layout from another server"),
-            Self::Twice(id) => write!(f, "target {} is in two cell_indices of the layout: leave it in one", id.0),
+            Self::Twice(id) => write!(f, "target {} is in two places of the layout: leave it in one", id.0),
             Self::Total { shares, draws } => write!(
                 f,
                 "shares = {shares}: write {draws} times a power of two, {} at most, as it was",
@@ -149,12 +149,12 @@ impl Layout {
         self.drawn.iter().fold(0_u32, |sum, draws| sum.saturating_add(u32::from(*draws))).max(1)
     }
 
-    /// The cell_indices of the cells with which groups begin.
+    /// The places of the cells with which groups begin.
     pub(crate) fn leads(&self) -> impl Iterator<Item = usize> + '_ {
         self.cells.iter().enumerate().filter(|(_, cell)| !cell.shares.is_empty()).map(|(place, _)| place)
     }
 
-    /// The cell_indices in the ring of the cells of the group that begins at this one.
+    /// The places in the ring of the cells of the group that begins at this one.
     pub(crate) fn window(&self, place: usize) -> impl Iterator<Item = usize> + use<> {
         let count = self.cells.len().max(1);
         (0..self.group_cells.min(count)).map(move |n| (place + n) % count)
@@ -174,7 +174,7 @@ pub struct Placement {
     salts: Vec<u64>,
     /// The place of the cell to which each share belongs.
     owners: Vec<u32>,
-    /// The cell_indices of the cells with which groups begin.
+    /// The places of the cells with which groups begin.
     leads: Vec<u32>,
     /// The place of each cell, by its id.
     cell_indices: Vec<(u32, u32)>,
@@ -210,7 +210,7 @@ impl Placement {
         &self.layout
     }
 
-    /// The cell_indices of the cells with which groups begin.
+    /// The places of the cells with which groups begin.
     pub(crate) fn leads(&self) -> &[u32] {
         &self.leads
     }
@@ -245,7 +245,7 @@ impl Placement {
         self.layout.group(self.lead_of(chunk)).collect()
     }
 
-    /// The groups of two layouts that have a chunk in common, by the cell_indices of the cells with which they begin.
+    /// The groups of two layouts that have a chunk in common, by the places of the cells with which they begin.
     pub(crate) fn pairs(&self, other: &Self) -> BTreeSet<(usize, usize)> {
         if self.layout.drawn != other.layout.drawn {
             // They divide chunks in ways that have nothing to do with each other.
