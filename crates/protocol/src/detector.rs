@@ -15,7 +15,8 @@ use crate::map::ClusterMap;
 use crate::time::{Instant, Span};
 use crate::wire::HealthReport;
 
-/// How many have to say that a target is silent, as far as so many of its witnesses answer.
+/// How many have to find a target silent. The gateway that asks, and that it does not answer either, is one of them: so
+/// one witness is enough.
 const VOICES: usize = 2;
 
 /// When targets are taken out.
