@@ -148,8 +148,9 @@ fn common(offers: &Offers, used_domains: &[u16], need: usize, now: Instant, upli
     let most = found.iter().map(|(_, count, ..)| *count).max()?;
     let with_most = || found.iter().filter(|(_, count, ..)| *count == most);
     let soonest = with_most().map(|(_, _, last, _)| *last).min()?;
-    // Bids come one after the other, and the windows of the last begin a little later, by what bids differ by. Of sub-windows that
-    // are over as good as at the same time the hash decides, or the first who answer would always be chosen.
+    // Bids come one after the other, and the windows of the last begin a little later, by what bids differ by. Among
+    // sub-windows that end at nearly the same time the hash decides, or the targets that answer first would always be
+    // chosen.
     let differ = offers.values().map(|offer| offer.slack).min().unwrap_or(Span::ZERO).min(common.tolerance);
     let about_soonest = with_most().filter(|(_, _, last, _)| last.since(soonest) <= differ);
     let start = about_soonest.min_by_key(|(start, _, _, ranks)| (*ranks, *start)).map(|(start, ..)| *start)?;
@@ -171,7 +172,7 @@ struct CommonWindow<'a> {
     tolerance: Span,
     /// What fits: the best is the least.
     fitting: SmallVec<[(Preference, &'a Offer); 9]>,
-    /// Who is chosen.
+    /// The targets that are chosen.
     best: Vec<NodeId>,
 }
 

@@ -10,8 +10,8 @@ pub enum GetChoice {
     /// The first whose offer ends soon, compared with what the transfer alone takes. Without negotiation: the first of the hash
     /// ranking, which is not chosen by load at all.
     FirstGood,
-    /// Who is done first, when all have answered or the silent ones are late. Without negotiation: of the first of the
-    /// ranking, as many as there are copies.
+    /// The targets that are done first, chosen when all have answered or the silent ones are late. Without negotiation:
+    /// the first of the ranking, as many as there are copies.
     Best,
 }
 
@@ -34,8 +34,8 @@ pub struct Config {
     pub quantum: usize,
     /// Bytes of chunks that a target holds in memory at once (reserved, arriving or being written).
     pub receive_buffer: u64,
-    /// Bytes of maintenance that are handed to a port at once, and that a window of it is for at least: what a port takes in half of a
-    /// millisecond, as what is under way stays in the way of a client who takes the window.
+    /// Bytes of maintenance that are handed to a port at once, and that a window of it is for at least: what a port
+    /// takes in half of a millisecond, as what is under way stays in the way of a client that takes the window.
     pub part: u32,
     /// Time kept free after each window.
     pub guard: Span,
@@ -62,7 +62,7 @@ pub struct Config {
     pub give_up: Span,
     /// Which holder serves a get.
     pub get_choice: GetChoice,
-    /// Whether an initiator asks those first of whom it knows that they hold a chunk.
+    /// Whether an initiator first asks the targets that it knows to hold a chunk.
     pub remember: bool,
     /// Gets in a hundred for which another holder is asked, too, when the payload is later than was promised by more than
     /// usual; 0 is never.

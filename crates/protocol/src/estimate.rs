@@ -188,9 +188,9 @@ const TOGETHER: u64 = 8;
 const BATCH: u64 = 64;
 
 impl Learned {
-    /// With one more measurement. Those that are done together share what the first seems to take: each by itself would look
-    /// slow or free. Who was unlucky, is half forgotten and does well when it is tried again is not judged by that any more; who is
-    /// slow again is known for it at once.
+    /// With one more measurement. Those that are done together share what the first seems to take: each by itself would
+    /// look slow or free. A disk that was unlucky once, is half forgotten, and does well when it is tried again is not
+    /// judged by that any more. One that is slow again is known for it at once.
     fn and(this: Option<Self>, now: Instant, seen: u64, (assumed, drift): (u64, Span)) -> Self {
         let Some(last) = this else {
             return Self { nanos: seen, at: now, times: 1, batch: (seen, 1), before: None };

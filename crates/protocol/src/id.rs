@@ -59,7 +59,8 @@ impl TxnId {
     /// Bits that say of which piece a get is that asks for any pieces of a coded chunk; those of the whole get are 0.
     const PIECE: u64 = 0x1f;
 
-    /// The part of this get of a coded chunk that fetches `piece`. Who is asked for any pieces answers with it for the one that it has.
+    /// The part of this get of a coded chunk that fetches `piece`. A target that is asked for any piece uses it in its
+    /// answer, for the piece that it has.
     #[must_use]
     pub const fn of_piece(self, piece: Piece) -> Self {
         Self(self.whole().0 | (piece.0 as u64 + 1) & Self::PIECE)

@@ -169,7 +169,7 @@ pub enum Destination {
 /// Something to send.
 #[derive(Clone, Debug)]
 pub struct Transmit {
-    /// To whom.
+    /// The destination.
     pub to: Destination,
     /// What.
     pub body: Body,
@@ -209,8 +209,8 @@ pub enum Effect {
         /// Whether it says that something is removed, and may have of the room that is kept for what wins some.
         removal: bool,
     },
-    /// [Judge](crate::promise::Stamps::judge) these chunks, and forget those that may go: durably, and so that whoever looks
-    /// one up either finds it promised in time or not there. [`Completion::Discarded`].
+    /// [Judge](crate::promise::Stamps::judge) these chunks, and forget those that may go: durably, and so that a
+    /// look-up finds a chunk promised in time, or not at all. [`Completion::Discarded`].
     Discard {
         /// Which; at most 32.
         ids: Vec<ChunkId>,

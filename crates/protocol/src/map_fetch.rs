@@ -1,4 +1,5 @@
-//! How a newer cluster map comes to a node: it asks whoever uses one for its document, part by part. All machines do it alike.
+//! How a newer cluster map comes to a node: it asks a node that uses one for its document, part by part. All machines
+//! do it alike.
 
 use bytes::Bytes;
 
@@ -8,9 +9,10 @@ use crate::map::{ClusterMap, MapDocument};
 use crate::time::{Instant, Span};
 use crate::wire::{MapPart, MapRequest, Message};
 
-/// Parts that are asked for at once: few, as all nodes ask at once whoever has a new map, and what they negotiate waits behind these.
+/// Parts that are asked for at once: few, as all nodes ask a node with a new map at the same time, and its negotiations
+/// wait behind the parts.
 const WINDOW: usize = 4;
-/// Parts that are given at once, to whoever asks for so many.
+/// Parts that are given at once, to a node that asks for so many.
 const MOST: usize = 16;
 /// Times that parts are asked for without one coming, before somebody else is asked.
 const ATTEMPTS: u8 = 5;
@@ -41,7 +43,7 @@ pub(crate) enum Step {
     Nothing,
     /// Say this to this node.
     Send(NodeId, Message),
-    /// The whole document is here, or who was asked does not give it.
+    /// The whole document is here, or the node that was asked does not give it.
     Over(NewerMap),
     /// A part of nothing that was asked for.
     Unsolicited,

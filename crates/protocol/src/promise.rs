@@ -2,15 +2,16 @@
 
 use crate::redundancy::Wanted;
 
-/// What somebody is promised who counts on a copy.
+/// What is promised to an initiator that counts on a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promise {
     /// The mark after which it is promised.
     pub mark: u32,
     /// What the copy is to be kept for.
     pub wanted: Wanted,
-    /// Whether nobody counts on it who did not before, as a holder makes copies that were lost: then nothing is promised, or what
-    /// nobody needs would be promised again and again. But what was condemned is so no more, as it may be needed.
+    /// Whether it brings nothing new that counts on the copy, as when a holder makes copies that were lost. Then
+    /// nothing is promised, or chunks that nothing needs would be promised again and again. But a copy that was
+    /// condemned is so no more, as it may be needed.
     pub restores: bool,
 }
 
@@ -68,7 +69,7 @@ impl Stamps {
         self.condemned & CERTAIN > 0
     }
 
-    /// What is promised to whom.
+    /// What is promised, and what asks for it.
     pub fn keep(&mut self, promise: Promise) {
         if promise.restores {
             self.condemned = 0;

@@ -228,7 +228,8 @@ impl fmt::Display for Redundancy {
     }
 }
 
-/// What a copy is kept for: how those who refer to its chunk want to have it kept. One byte on the wire and on disk.
+/// What a copy is kept for: how the objects that refer to its chunk want to have it kept. One byte on the wire and on
+/// disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Wanted {
     /// Whether somebody wants what the map says, which may change.
@@ -244,8 +245,8 @@ impl Wanted {
     /// What the map says.
     pub const BY_MAP: Self = Self { by_map: true, copies: 0 };
 
-    /// What somebody wants who asks for this; `None` is as the map says. What a code keeps is named by chunks that are kept as copies,
-    /// which survive the same.
+    /// What an object wants that asks for this; `None` is as the map says. Coded chunks are named by chunks that are
+    /// kept as copies, which survive as many failures.
     #[must_use]
     pub const fn of(asked: Option<Redundancy>) -> Self {
         match asked {
@@ -266,7 +267,7 @@ impl Wanted {
         Self { by_map: self.by_map || other.by_map, copies: self.copies.max(other.copies) }
     }
 
-    /// Whether a copy that is kept for this serves somebody who wants the other.
+    /// Whether a copy that is kept for this serves an object that wants the other.
     #[must_use]
     pub fn covers(self, other: Self) -> bool {
         self.and(other) == self

@@ -196,7 +196,7 @@ pub enum QueryAnswer {
     Ping(Result<Vec<TargetState>, Busy>),
     /// Whether enough targets in distinct failure domains promised a copy.
     Renew(Result<bool, Busy>),
-    /// The mark, and who does not know it.
+    /// The mark, and the targets that do not know it.
     Mark(Result<Marked, Busy>),
     /// What became of the chunks.
     Discard(Result<Discarded, Busy>),
@@ -276,7 +276,7 @@ pub enum Event {
     CorruptCopy {
         /// The chunk.
         id: ChunkId,
-        /// Who sent it.
+        /// The target that sent it.
         target: NodeId,
     },
 }
@@ -309,7 +309,7 @@ impl Stored {
 pub struct Fetched {
     /// The chunk's bytes in order.
     pub pieces: Vec<Bytes>,
-    /// Who sent them.
+    /// The target that sent them.
     pub from: NodeId,
     /// From the request to the verified bytes.
     pub took: Span,
@@ -322,7 +322,7 @@ pub struct Fetched {
 pub struct Found {
     /// Every id that somebody holds, with its holders.
     pub chunks: Vec<(ChunkId, Vec<NodeId>)>,
-    /// Who did not answer: what only they hold is not listed.
+    /// The targets that did not answer: what only they hold is not listed.
     pub silent: Vec<NodeId>,
 }
 
@@ -369,7 +369,7 @@ pub struct Discarded {
 /// One target, or aggregator, as it answered a ping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetState {
-    /// Who.
+    /// The target or aggregator.
     pub target: NodeId,
     /// `None` when it was silent.
     pub answer: Option<Alive>,

@@ -63,7 +63,7 @@ pub(super) struct Context {
     /// Gets of which a holder was accepted, and those of them of which another was asked, too.
     pub(super) served: u64,
     pub(super) hedged: u64,
-    /// Who was silent when it was asked last, and how such are asked again.
+    /// The targets that were silent when they were asked last, and how these are asked again.
     pub(super) missed: BTreeMap<NodeId, Missed>,
     pub(super) asking: Asking,
     /// What came of the pieces of coded chunks that are gathered.
@@ -226,8 +226,8 @@ impl Context {
         busy.unwrap_or(Span::ZERO).min(self.config.max_wait).max(self.config.late)
     }
 
-    /// Who leads these members: the lowest of them that is not silent. Leaders tell members by multicast what they grant, so
-    /// none is asked where that does not reach them.
+    /// The leader of these members: the lowest of them that is not silent. Leaders tell members by multicast what they
+    /// grant, so none is asked where that does not reach them.
     pub(super) fn leader(&self, members: &[NodeId]) -> Option<NodeId> {
         let may = self.config.transport.selection == Selection::Leader && self.next_multicast_check().is_none();
         members.iter().copied().filter(|n| may && !self.is_suspect(*n)).min()

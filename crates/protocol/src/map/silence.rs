@@ -90,9 +90,9 @@ impl ClusterMap {
         self.fewest(own).is_met(self.most_domains(silent))
     }
 
-    /// The groups, by their places among [all](Self::group_ids), of which these silent targets may be all that have some chunk that is
-    /// kept so (`None` is as the map says): it is with the group, or where it was by the layout before. Who was taken out since
-    /// then answers no more, too.
+    /// The groups, by their places among [all](Self::group_ids), in which some chunk that is kept so (`None` is as the
+    /// map says) may be on these silent targets alone. The chunk is with the group, or where it was by the layout
+    /// before. A target that was taken out since then does not answer any more either.
     #[must_use]
     pub fn out_of_reach(&self, silent: &[NodeId], own: Option<Redundancy>) -> Vec<usize> {
         let hides = |of: &Placement, place: usize| {

@@ -163,6 +163,6 @@ pub enum Bug {
     ObeyUnknown,
     /// Store what another holder puts again without checking the hash.
     TrustRestored,
-    /// Do not look who has chunks whose copy here was damaged.
+    /// Do not look for other copies of chunks whose copy here was damaged.
     NeverSeek,
 }

@@ -72,7 +72,7 @@ struct Sought {
 pub(super) struct Lead {
     groups: BTreeMap<GroupId, Group>,
     sought: BTreeMap<TxnId, Sought>,
-    /// Whom windows were granted lately, and of which round.
+    /// To which initiators windows were granted lately, and for which round.
     recent_grants: RecentGrants,
     /// Copies received since the last report to the leader.
     unreported: u8,
@@ -99,7 +99,7 @@ impl Lead {
         self.recent_grants.get(txn).is_some_and(|(to, last)| to == initiator && !is_newer(round, last))
     }
 
-    /// Forgets whom it led and followed: another map has other groups.
+    /// Forgets which groups it led, and which leaders it followed: another map has other groups.
     pub(super) fn forget(&mut self) {
         self.groups.clear();
         self.sought.clear();
@@ -516,7 +516,7 @@ impl Target {
         self.grant(&grant);
     }
 
-    /// Claims again what we are asked for; chooses among those who answered in time.
+    /// Claims again what we are asked for; chooses among holders that answered in time.
     pub(super) fn wake_leader(&mut self) {
         let (now, lease) = (self.now, self.lease());
         if self.lead_due.is_none_or(|at| at > now) {

@@ -488,7 +488,7 @@ impl Target {
         if self.setup.bug == Some(Bug::DropAck) {
             return;
         }
-        // Who counts on it wants it to stay.
+        // An initiator that counts on it wants it to stay.
         self.leaving.stay(&id);
         match self.reservations.get(&txn) {
             Some(r) if r.from == from && r.stage.is_here() => {

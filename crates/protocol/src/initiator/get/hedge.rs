@@ -139,7 +139,7 @@ impl Get {
         true
     }
 
-    /// The payload of `from` begins: whether it is received. Who is slower is told to stop.
+    /// The payload of `from` begins: whether it is received. The slower holder is told to stop.
     pub(super) fn begins(&mut self, context: &mut Context, from: NodeId) -> bool {
         let Phase::Receiving { from: serving, incoming, .. } = &self.phase else { return false };
         match self.hedge {

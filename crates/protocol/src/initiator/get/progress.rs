@@ -1,4 +1,4 @@
-//! What came of a get so far: who need not be asked again, and when there is nobody left.
+//! What came of a get so far: which targets need not be asked again, and when none is left.
 
 use crate::id::NodeId;
 use crate::initiator::GetError;
@@ -27,7 +27,7 @@ impl Progress {
         [&self.absent, &self.tried, &self.corrupt].iter().any(|list| list.contains(&target))
     }
 
-    /// Who has, or seems to have, a damaged copy.
+    /// The targets that have, or seem to have, a damaged copy.
     pub(super) fn damaged(&self) -> Vec<NodeId> {
         let mut damaged = [&self.corrupt[..], &self.suspect[..]].concat();
         damaged.sort_unstable();

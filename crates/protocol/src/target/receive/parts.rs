@@ -1,4 +1,4 @@
-//! Copies of maintenance that come in parts. Between two parts no window is kept, and what came is.
+//! Copies of maintenance that come in parts. Between two parts no window is kept, but what came is.
 
 use bytes::Bytes;
 
@@ -103,7 +103,7 @@ impl Target {
             self.event(Event::Ignored(IgnoredReason::Late));
         }
         let Some(r) = self.reservations.get(&header.txn) else { return };
-        // The port had it, whoever has the window.
+        // The port had it, no matter whose window it is.
         self.busy.iter_mut().for_each(|busy| busy.add(self.arrived, self.now, payload.len()));
         if r.incoming.is_complete() {
             let (window, reserved, size) = (r.window, r.claim.is_reserved(), r.incoming.size());

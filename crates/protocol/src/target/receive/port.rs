@@ -66,8 +66,8 @@ impl Target {
         self.now + self.link.span(self.now, owed)
     }
 
-    /// When the port is through with what should be here by now, and with the windows that this delays. For what stops when a
-    /// client comes only who `yields` waits.
+    /// When the port is through with what should be here by now, and with the windows that this delays. Only a request
+    /// that `yields` waits for what stops when a client comes.
     pub(in crate::target) fn behind(&self, yields: bool) -> Instant {
         let is_late = |r: &Reservation| r.stage.is_open() && r.window.1 <= self.now && r.repairs < 2;
         let mut until = self.owed_until(|_, r| is_late(r) && (yields || !r.can_stop()));
