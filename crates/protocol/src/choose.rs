@@ -92,9 +92,9 @@ pub(crate) fn windows(most: usize, offers: &Offers, goal: &Goal, now: Instant, u
     choices
 }
 
-/// Targets for as many pieces of data as a code has, one after the other, and for those of parity, which somebody else sends: as
-/// the last of data is sent, or after it. That one passes the data on, and sends so many pieces at once. `None` when the offers are
-/// too few.
+/// Targets for as many pieces of data as a code has, one after the other, and for those of parity, which an aggregator
+/// sends: as the last of data is sent, or after it. The aggregator passes the data on, and sends so many pieces at
+/// once. `None` when the offers are too few.
 pub(crate) fn with_parity(
     offers: &Offers,
     goal: &Goal,
@@ -177,8 +177,8 @@ struct CommonWindow<'a> {
 }
 
 impl<'a> CommonWindow<'a> {
-    /// Chooses among those whose windows fit a transfer that begins at `start`. When the last of them is durable, at which rate and
-    /// for how long the payload is sent; `None` when nobody fits, or the uplink is not free so long.
+    /// Chooses among those whose windows fit a transfer that begins at `start`. When the last of them is durable, at
+    /// which rate and for how long the payload is sent; `None` when none fits, or the uplink is not free so long.
     fn evaluate(&mut self, start: Instant) -> Option<(Instant, u64, Span)> {
         let mut soonest = Instant::FAR;
         self.fitting.clear();

@@ -360,7 +360,7 @@ mod tests {
             // It answers one of its witnesses, or the asker.
             (vec![says(5, &[3]), says(7, &[])], &three),
             (vec![says(5, &[3]), says(7, &[3])], &[]),
-            // Of its witnesses nobody answers.
+            // None of its witnesses answers.
             (vec![says(5, &[3])], &[NodeId(3), NodeId(5)]),
         ] {
             assert!(detector.look(at(100), &map, &said, unanswered).down.is_empty(), "{said:?}");

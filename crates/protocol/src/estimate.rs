@@ -258,8 +258,9 @@ impl DiskTime {
 pub struct DiskQueue {
     /// What one keeps the disk from the next by.
     each: DiskTime,
-    /// From handing one to an idle disk to its completion: a sync that many writes share takes each of them the whole of it.
-    /// What waited for others says nothing of that, and a disk that nobody chooses for it would never show that it is idle.
+    /// From handing one to an idle disk to its completion: a sync that many writes share takes each of them the whole
+    /// of it. What waited for others says nothing of that, and a disk that is not chosen for it would never show that
+    /// it is idle.
     whole: DiskTime,
     last_done: Instant,
 }

@@ -119,8 +119,8 @@ impl ChunkKind {
     }
 }
 
-/// The name of a chunk. Every id can be checked against the bytes it names ([`ChunkId::matches`]), so a copy is
-/// never believed on somebody's word.
+/// The name of a chunk. Every id can be checked against the bytes it names ([`ChunkId::matches`]), so a copy is never
+/// believed on a node's word.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChunkId {
     kind: ChunkKind,

@@ -42,7 +42,7 @@ pub const COUNTED: usize = 28;
 /// others: their other witnesses do.
 pub const WATCHED: usize = 32;
 /// Targets of which one message says that they may have the last copy of something. With so many there may be more, and
-/// nobody is taken out meanwhile.
+/// no target is taken out meanwhile.
 pub const SOUGHT: usize = 8;
 /// Groups of which one message says how they are. Nothing would be said of others, and they would count as unknown. But
 /// no target is in more: it is in as many groups as a group has cells, each of which has a target, so [`GROUP_MEMBERS`]

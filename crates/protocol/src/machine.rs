@@ -191,8 +191,8 @@ pub enum Effect {
     Lookup {
         /// Which.
         id: ChunkId,
-        /// When somebody will count on the copy if it is there: promise it, in the same step. A copy that is not kept for what
-        /// is wanted is none. Of a coded chunk, asked for as a whole, any piece is found.
+        /// When a node will count on the copy if it is there: promise it, in the same step. A copy that is not kept for
+        /// what is wanted is none. Of a coded chunk, asked for as a whole, any piece is found.
         promise: Option<Promise>,
     },
     /// Check the pieces against the id (when `verify`), store them, make them durable. [`Completion::Written`].

@@ -14,9 +14,9 @@ use crate::wire::{MapPart, MapRequest, Message};
 const WINDOW: usize = 4;
 /// Parts that are given at once, to a node that asks for so many.
 const MOST: usize = 16;
-/// Times that parts are asked for without one coming, before somebody else is asked.
+/// Times that parts are asked for without one coming, before another node is asked.
 const ATTEMPTS: u8 = 5;
-/// After a document came, or nobody gave one, none is asked for so long: this node may not be able to use it.
+/// After a document came, or no node gave one, none is asked for so long: this node may not be able to use it.
 const PAUSE: Span = Span::from_secs(1);
 
 /// That others use a newer map.
@@ -29,7 +29,7 @@ pub enum NewerMap {
         /// What came.
         document: MapDocument,
     },
-    /// Nobody gives it away: look for it elsewhere.
+    /// No node gives it away: look for it elsewhere.
     Needed {
         /// The epoch that was seen.
         epoch: Epoch,

@@ -34,7 +34,7 @@ impl From<u32> for Promise {
 /// so refuses what refers to an older one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamps {
-    /// The mark after which somebody was last promised that the copy is here.
+    /// The mark after which it was last promised that the copy is here.
     promised: u32,
     /// The mark with which it was condemned; 0 when it was not, or was promised again. With [`CERTAIN`]: in 32 bits, as there is
     /// one for each chunk in memory.
@@ -63,7 +63,7 @@ impl Stamps {
         Self { promised: mark, condemned: 0 }
     }
 
-    /// Whether a cleaner is certain that nothing refers to the chunk, and nobody has counted on the copy since.
+    /// Whether a cleaner is certain that nothing refers to the chunk, and nothing has counted on the copy since.
     #[must_use]
     pub const fn is_unreferenced(&self) -> bool {
         self.condemned & CERTAIN > 0
@@ -78,7 +78,7 @@ impl Stamps {
         }
     }
 
-    /// Somebody counts on the copy, after mark `mark`.
+    /// A node counts on the copy, after mark `mark`.
     pub fn promise(&mut self, mark: u32) {
         *self = Self::promised(self.promised.max(mark));
     }

@@ -63,7 +63,7 @@ enum State<M> {
 #[derive(Debug)]
 pub struct Proposer<M> {
     state: State<M>,
-    /// Of which nobody said what became of it.
+    /// No answer said what became of it.
     unsure: Option<M>,
     /// Proposals that may still be made.
     tries: u32,

@@ -232,13 +232,13 @@ impl fmt::Display for Redundancy {
 /// disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Wanted {
-    /// Whether somebody wants what the map says, which may change.
+    /// Whether an object wants what the map says, which may change.
     by_map: bool,
-    /// The most copies that somebody wants whatever the map says; 0: nobody does.
+    /// The most copies that an object wants whatever the map says; 0: none does.
     copies: u8,
 }
 
-/// Set in the byte when nobody wants what the map says.
+/// Set in the byte when no object wants what the map says.
 const NOT_BY_MAP: u8 = 1 << 4;
 
 impl Wanted {
@@ -255,7 +255,7 @@ impl Wanted {
         }
     }
 
-    /// The number of copies that is wanted whatever the map says, when nobody wants what it says.
+    /// The number of copies that is wanted whatever the map says, when no object wants what it says.
     #[must_use]
     pub fn own(self) -> Option<Redundancy> {
         Redundancy::copies(self.copies).filter(|_| !self.by_map)

@@ -315,7 +315,7 @@ impl Steward {
         true
     }
 
-    /// Goes on with the sweep as far as is known what everybody has.
+    /// Goes on with the sweep as far as is known what all have.
     fn go_on(&mut self, context: &mut Context<'_>) {
         loop {
             let Some(sweep) = &mut self.sweep else { return };

@@ -97,7 +97,7 @@ pub enum Stays {
     Forgets,
     /// Every copy of something may be on them and on these, which went before it was seen that all was made again that they had.
     Earlier(Vec<NodeId>),
-    /// Copies were damaged on these, and nobody else is found to have the chunks.
+    /// Copies were damaged on these, and no other target is found to have the chunks.
     Sought(Vec<NodeId>),
     /// These have not said yet whether they seek something.
     Unheard(Vec<NodeId>),
@@ -219,7 +219,8 @@ mod tests {
         planner::plan(map, &wish, 0).expect("a next map")
     }
 
-    /// Nobody went before, and all targets say that they seek nothing. (Of a map that is none of those that are used here.)
+    /// No target went before, and all targets say that they seek nothing. (Of a map that is none of those that are used
+    /// here.)
     fn none() -> Seen {
         let sought = (0..200).map(|id| (NodeId(id), Vec::new())).collect();
         Seen { sought, ..Seen::default() }

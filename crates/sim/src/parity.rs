@@ -31,12 +31,12 @@ const PARITY: u64 = 1;
 const COUNT: usize = 4_000;
 const RING: usize = 32;
 
-/// Who computes the parity.
+/// The node that computes the parity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// The writer, which sends it.
     Writer,
-    /// Who stands between.
+    /// The node in between.
     Switch,
 }
 

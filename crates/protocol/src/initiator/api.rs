@@ -320,7 +320,7 @@ pub struct Fetched {
 /// A finished list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Every id that somebody holds, with its holders.
+    /// Every id that a target holds, with its holders.
     pub chunks: Vec<(ChunkId, Vec<NodeId>)>,
     /// The targets that did not answer: what only they hold is not listed.
     pub silent: Vec<NodeId>,
@@ -421,7 +421,7 @@ pub enum GetError {
     Busy,
     /// Every member of the group answered that it does not hold the chunk.
     NotFound,
-    /// No good copy could be had in time, but not everybody could be asked.
+    /// No good copy could be had in time, but not every target could be asked.
     Unavailable {
         /// Members that did not answer.
         silent: Vec<NodeId>,
@@ -528,6 +528,6 @@ pub enum Bug {
     SkipFragment,
     /// Acknowledge a put with as few copies as are enough while domains are down, although all are alive.
     NeverWaitForTheLast,
-    /// Be woken when an answer is late, and ask nobody for it.
+    /// Be woken when an answer is late, and ask no target for it.
     WakeInVain,
 }

@@ -16,7 +16,7 @@ use crate::redundancy::{Piece, Pieces};
 use crate::wire::{Ack, Answer};
 use question::{Chosen, Question, Wish};
 
-/// Times that all pieces are asked for, with somebody silent or busy, before the get fails.
+/// Times that all pieces are asked for, with a target silent or busy, before the get fails.
 const ROUNDS: u8 = 4;
 /// So many times as long as a late answer takes an outstanding piece before another is asked for beside it.
 const LATE: u64 = 2;
@@ -32,7 +32,7 @@ pub(super) struct Gather {
     here: Vec<Bytes>,
     numbers: Pieces,
     from: Option<NodeId>,
-    /// The question for all of them, while nobody was chosen.
+    /// The question for all of them, until some were chosen.
     question: Option<Question>,
     /// As how many transfers that counts.
     counted: usize,
@@ -47,7 +47,7 @@ pub(super) struct Gather {
     /// What was said of those that could not be had.
     silent: Vec<NodeId>,
     corrupt: Vec<NodeId>,
-    /// Pieces that nobody has, in this round.
+    /// Pieces that no target has, in this round.
     absent: usize,
     rounds: u8,
     /// When another piece is asked for, as one is late, or all are asked for again.
@@ -312,7 +312,7 @@ impl Initiator {
                 (gather.silent, gather.corrupt) = (Vec::new(), Vec::new());
                 gather.left = Pieces::first(gather.code.fragments()).and_not(gather.numbers);
             }
-            // Those that nobody has promised yet are late; the others say so themselves.
+            // Those that no target has promised yet are late; the others say so themselves.
             let is_promised = |own: &TxnId| match self.active.get(own).map(|active| &active.txn) {
                 Some(Txn::Get(get)) => get.is_promised(),
                 _ => false,

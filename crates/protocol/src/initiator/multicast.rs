@@ -73,7 +73,7 @@ impl Context {
         is_due.then_some(Deadline { at: self.multicast.check_at, why: "multicast" })
     }
 
-    /// Somebody answered a ping: whether it was one by which we look.
+    /// A target answered a ping: whether it was one by which we look.
     pub(super) fn seen(&mut self, txn: TxnId) -> bool {
         let seen = self.multicast.checked == Some(txn);
         if seen {
@@ -89,7 +89,7 @@ impl Context {
 pub(super) struct Rounds {
     /// The targets that this round asked by multicast, and when, while none has answered.
     asked: Option<(Instant, Vec<NodeId>)>,
-    /// The same of the last round that nobody answered.
+    /// The same of the last round that no target answered.
     unheard: Option<(Instant, Vec<NodeId>)>,
     /// When this round sent to several targets that a leader had told by multicast what would come, and how many of
     /// them did not know.
@@ -108,7 +108,7 @@ impl Rounds {
         self.strangers.clear();
     }
 
-    /// Whether the last round that asked by multicast reached nobody.
+    /// Whether the last round that asked by multicast reached no target.
     pub(super) const fn is_unheard(&self) -> bool {
         self.asked.is_some() || self.unheard.is_some()
     }

@@ -129,7 +129,7 @@ struct Progress {
     goal: Goal,
     /// Targets with a durable copy or piece, also those that are not apart from others.
     holders: Vec<(NodeId, Piece)>,
-    /// Targets that failed this put; asked again only when there is nobody else.
+    /// Targets that failed this put; asked again only when there is no other.
     failed: Vec<NodeId>,
     /// Targets that have no room: not asked again by this put.
     full: Vec<NodeId>,

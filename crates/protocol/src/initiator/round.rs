@@ -21,7 +21,7 @@ impl Round {
         Self { number: 0, group: GroupId(0), asked_of: Vec::new(), answered: Vec::new(), busy: None }
     }
 
-    /// The next one, which nobody has answered yet.
+    /// The next one, which no target has answered yet.
     pub(super) fn begin(&mut self, group: GroupId) {
         self.number = self.number.wrapping_add(1);
         self.group = group;
@@ -38,7 +38,7 @@ impl Round {
         self.asked_of.iter().copied().filter(|target| !self.answered.contains(target))
     }
 
-    /// Whether nobody owes an answer.
+    /// Whether no target owes an answer.
     pub(super) fn is_complete(&self) -> bool {
         self.outstanding().next().is_none()
     }

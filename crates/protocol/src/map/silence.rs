@@ -105,7 +105,7 @@ impl ClusterMap {
         let mut places: BTreeSet<usize> = now.filter(|place| hides(&self.placement, *place)).collect();
         if let Some(previous) = self.previous() {
             let before: BTreeSet<usize> = previous.layout().leads().filter(|place| hides(previous, *place)).collect();
-            // Mostly nobody is silent.
+            // Mostly no target is silent.
             let pairs = if before.is_empty() { BTreeSet::new() } else { previous.pairs(&self.placement) };
             places.extend(pairs.into_iter().filter(|(from, _)| before.contains(from)).map(|(_, to)| to));
         }

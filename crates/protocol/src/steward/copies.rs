@@ -28,8 +28,8 @@ pub(super) struct Copies<'a> {
 }
 
 impl Copies<'_> {
-    /// What is wanted of them by one or another: each of it has to be met by copies that are kept for it, or nobody would know of it
-    /// when others are lost. The most first.
+    /// What different objects want of them. Each wish has to be met by copies that are kept for it, or it would be
+    /// forgotten when others are lost. The most first.
     pub(super) fn wanted(&self, bug: Option<Bug>) -> Vec<Wanted> {
         if bug == Some(Bug::ForgetWanted) {
             return vec![Wanted::BY_MAP];

@@ -1,5 +1,5 @@
-//! Copies beyond those that are wanted: of a target that was taken for lost and is back, of a put that asked one more, or where the
-//! layout before had them. They go, when nobody can need them any more.
+//! Copies beyond those that are wanted: on a target that was taken for lost and is back, from a put that asked one more
+//! target, or where the layout before had them. They go when nothing can need them any more.
 //!
 //! 1. A holder of a copy that is one too many notes a moment.
 //! 2. All copies that stay are promised, as to a put that counts on them.

@@ -21,7 +21,7 @@ const LISTED: usize = PARTS * limits::COUNTED;
 /// A part of a range as it was when there was nothing to do in it.
 #[derive(Clone, Debug)]
 pub(super) struct Settled {
-    /// Of what everybody held of it; 0: there was something to do, or it was not looked at as it was then.
+    /// Of what all held of it; 0: there was something to do, or it was not looked at as it was then.
     pub(super) print: u64,
     /// What has too few copies as far as is known, since some are silent; seldom anything.
     pub(super) lacks: Option<Box<Lacks>>,
@@ -77,8 +77,8 @@ pub(super) struct Visit {
     pub(super) lacks: Lacks,
     /// Whether there is something to do in it.
     pub(super) busy: bool,
-    /// Whether it was not looked at as its print says: what somebody does not hold for a moment, as when his disk does not read it, was in
-    /// the sum that he told, and not in his list.
+    /// Whether what was looked at is not what its print says. A copy that a target does not hold for a moment, as when
+    /// its disk does not read it, was in the sum that it told, and is not in its list.
     pub(super) changed: bool,
     /// When something is to be done in it.
     pub(super) again: Instant,

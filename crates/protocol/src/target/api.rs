@@ -157,7 +157,7 @@ pub enum Bug {
     TakeOldMap,
     /// Vouch for a copy to an initiator that uses an older cluster map.
     VouchOldMap,
-    /// Answer "have it" without remembering that somebody counts on the copy now.
+    /// Answer "have it" without remembering that a node counts on the copy now.
     ForgetPromise,
     /// Obey a discard whose mark is not known any more, as if nothing had been promised since.
     ObeyUnknown,

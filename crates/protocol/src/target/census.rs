@@ -171,7 +171,7 @@ impl Target {
         }
     }
 
-    /// Somebody says what he holds.
+    /// A target says what it holds.
     pub(super) fn counted(&mut self, from: NodeId, epoch: Epoch, txn: TxnId, holding: &Holding) {
         let is_current = epoch == self.setup.map.epoch;
         let taken = is_current && self.a_steward_takes(|steward, context| steward.counted(context, from, txn, holding));
@@ -211,14 +211,14 @@ impl Target {
         }
     }
 
-    /// Somebody noted a moment, of whose copies one is to go.
+    /// A target noted a moment, of whose copies one is to go.
     pub(super) fn noted(&mut self, from: NodeId, txn: TxnId, note: u64) {
         if !self.a_steward_takes(|steward, context| steward.noted(context, from, txn, note)) {
             self.event(Event::Ignored(IgnoredReason::Late));
         }
     }
 
-    /// Somebody says how full he is.
+    /// A target says how full it is.
     pub(super) fn filled(&mut self, from: NodeId, txn: TxnId, fill: Fill) {
         if !self.a_steward_takes(|steward, _| steward.filled(from, txn, fill)) {
             self.event(Event::Ignored(IgnoredReason::Late));

@@ -271,7 +271,7 @@ impl Target {
 
     fn lead_request(&mut self, from: NodeId, request: &LeadRequest) {
         let (txn, round) = (request.txn, request.round);
-        // The network doubled it, or delayed it: a second answer would be read as somebody's refusal.
+        // The network doubled it, or delayed it: a second answer would be read as a member's refusal.
         if self.lead.has_granted(from, txn, round) {
             return self.event(Event::Ignored(IgnoredReason::Late));
         }
@@ -369,7 +369,7 @@ impl Target {
         let own = self.setup.id;
         let others = |id: NodeId| id != own && grant.windows.iter().any(|window| window.target == id);
         match self.setup.map.set_of(grant.group, others) {
-            // Nobody listens to larger sets, but for whole groups.
+            // No target listens to larger sets, except for whole groups.
             Some(set)
                 if self.config.multicast
                     && (2..=self.setup.map.most_addressed()).contains(&(set.mask.count_ones() as usize)) =>
@@ -425,7 +425,7 @@ impl Target {
         }
     }
 
-    /// The chunk that somebody seeks is here.
+    /// The chunk that an initiator seeks is here.
     pub(super) fn sought(&mut self, from: NodeId, seek: &Seek, held: Held) {
         let port = self.outward_end().max(self.now + seek.earliest).since(self.now);
         let (read, alone) = self.read_times(held.size);

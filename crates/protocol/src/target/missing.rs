@@ -205,7 +205,7 @@ impl Target {
     /// The chunks whose copy here was damaged, and that were found nowhere else, as far as it was looked; `None` before it was.
     #[must_use]
     pub fn nowhere(&self) -> Option<Nowhere> {
-        // Where nobody looks, nobody is known to miss anything.
+        // Where no target looks, none is known to miss anything.
         if self.config.census_interval == Span::ZERO {
             return Some(Nowhere::default());
         }

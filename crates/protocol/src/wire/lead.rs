@@ -125,7 +125,7 @@ pub struct Seek {
     pub earliest: Span,
 }
 
-/// Member to leader: the chunk that somebody seeks is here.
+/// Member to leader: the chunk that an initiator seeks is here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holds {
     /// Whose transaction.

@@ -53,7 +53,7 @@ struct Proven {
     used: u64,
 }
 
-/// A session of a sender that may be its own, or one that somebody plays back.
+/// A session of a sender that may be its own, or one that an attacker plays back.
 #[derive(Clone, Debug)]
 struct Unproven {
     nonce: u64,
@@ -68,7 +68,7 @@ struct Unproven {
 /// What to ask the sender of an unproven session.
 pub(super) struct Question {
     pub(super) nonce: u64,
-    /// What it should send again, if nobody can have received it.
+    /// What it should send again, if no life of this node can have received it.
     pub(super) missed: Vec<u64>,
 }
 

@@ -23,8 +23,8 @@ pub(super) const SOURCES: u32 = 1 << SOURCE;
 /// The last moment that a key can say: 4.8 hours.
 pub(super) const LAST: u64 = u64::MAX >> SOURCE;
 
-/// What decides between events at one moment: who added them, a number below [`SOURCES`], and how many it had added before.
-/// That does not depend on what others do meanwhile, so that a run can be cut into parts.
+/// What decides between events at one moment: their source, a number below [`SOURCES`], and how many events it had
+/// added before. That does not depend on what others do meanwhile, so that a run can be cut into parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Order {
     pub(super) source: u32,

@@ -1,4 +1,4 @@
-//! What targets hold from the beginning where some are to be lost: which chunks, and who has a copy.
+//! What targets hold from the beginning where some are to be lost: which chunks, and which targets have a copy.
 //!
 //! Only chunks of which the lost have a copy are kept: of others nothing has to be made. What clients put meanwhile is not in it.
 

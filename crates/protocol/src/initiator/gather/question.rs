@@ -9,7 +9,7 @@ use crate::config::GetChoice;
 use crate::redundancy::{Piece, Pieces};
 use crate::wire::{Granted, Grants, Message};
 
-/// One round in which nobody was chosen yet.
+/// One round in which no target was chosen yet.
 #[derive(Debug)]
 pub(super) struct Question {
     txn: TxnId,
@@ -19,7 +19,7 @@ pub(super) struct Question {
     since: Instant,
     soft: Instant,
     hard: Instant,
-    /// Whether nobody else is waited for when what was offered is enough.
+    /// Whether no other target is waited for when what was offered is enough.
     has_waited: bool,
     /// Those that there are.
     pieces: Pieces,
@@ -114,7 +114,7 @@ impl Question {
         self.offers.iter().map(|(piece, offer)| (*piece, offer.0))
     }
 
-    /// Whether somebody said already what it offers, or does not.
+    /// Whether a target said already what it offers, or does not.
     pub(super) fn has_answered(&self, from: NodeId) -> bool {
         self.round.answered.contains(&from)
     }

@@ -49,7 +49,7 @@ impl Get {
         let (serving, is_late) = (*from, incoming.is_empty());
         self.hedge = Hedge::Off;
         if self.job.gather.is_some() {
-            // Nobody else has this piece, and another is as good, which is less than another copy.
+            // No other target has this piece, and another piece is as good, which is less than another copy.
             if is_late {
                 self.job.note_late(context);
             }

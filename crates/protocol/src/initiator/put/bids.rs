@@ -143,7 +143,7 @@ impl Put {
         context.negotiates.take_if(|(txn, _)| *txn == self.txn);
         self.round.outstanding().for_each(|n| context.miss(n, since));
         self.miss_aggregator(context);
-        // Somebody has the piece that the others were asked for: what they offered is for no other.
+        // A target has the piece that the others were asked for: what they offered is for no other piece.
         if self.certain.is_some_and(|piece| !self.progress.goal.missing().iter().any(|missing| missing == piece)) {
             self.cancel(context);
             self.ask(context);

@@ -22,7 +22,7 @@ impl Put {
             _ => {}
         }
         let alive: Vec<NodeId> = self.ranked.iter().copied().filter(|n| !context.is_down(*n)).collect();
-        // While nobody answers it may be our own way that is cut, and that heals.
+        // While no target answers, our own connection may be cut, and that heals.
         if alive.is_empty() {
             return goal;
         }
@@ -102,8 +102,8 @@ impl Put {
         !context.would_meet(self.enough(context), left)
     }
 
-    /// Whether so many are down or full that too few domains are left. While nobody answers it may be our own way that is cut, and
-    /// that heals.
+    /// Whether so many are down or full that too few domains are left. While no target answers, our own connection may
+    /// be cut, and that heals.
     pub(super) fn lacks_domains(&self, context: &Context) -> bool {
         let alive: Vec<NodeId> = self.ranked.iter().copied().filter(|n| !context.is_down(*n)).collect();
         let is_alive = !alive.is_empty() || self.job.to().is_some();

@@ -125,7 +125,7 @@ impl<W, N> SharedState<W, N> {
     /// How far `part` may go on, if nothing reaches another part sooner than `trip`.
     fn reach(&self, part: usize, trip: u64) -> Reach {
         let others = self.parts.iter().enumerate().filter(|(other, _)| *other != part);
-        // First how far they are: whoever is further than its last request's end has said that end before.
+        // First how far they are: a part that is further than its last request's end has said that end before.
         let least = others.map(|(_, other)| other.reached.load(Ordering::Acquire)).fold(u64::MAX, u64::min);
         let over = self.parts.iter().map(|part| part.over.load(Ordering::Relaxed)).fold(0, u64::max);
         Reach { until: least.saturating_add(trip), over }
