@@ -43,8 +43,9 @@ pub struct Config {
     pub tentative: Span,
     /// A bid that could not begin within this is answered with `Busy`.
     pub max_wait: Span,
-    /// Window length asked of a bid in percent of the transfer, Replicast-M: ports become free at different times, and the windows
-    /// have to have a transfer's length in common. Longer ones would block ports, and leave gaps too short for others.
+    /// Window length asked of a bid in percent of the transfer, Replicast-M: ports become free at different times, and
+    /// the chosen windows must have a transfer's length in common. Longer windows would block ports, and leave gaps
+    /// that are too short for others.
     pub stretch_m: u16,
     /// The same for Replicast-H, whose transfers follow each other: per copy.
     pub stretch_h: u16,
@@ -118,8 +119,9 @@ impl Config {
         self.settling().min(self.census_interval)
     }
 
-    /// How long it is remembered that a copy was put elsewhere, so that this one goes and not that: a sweep finds that there is one too
-    /// many, another that all others were known for long enough, and a target that restarts meanwhile may cost a few.
+    /// How long it is remembered that a copy was put elsewhere, so that the old copy goes and not the new one. One
+    /// sweep finds that there is a copy too many, another one that all others have been known for long enough, and a
+    /// target that restarts meanwhile may cost a few more sweeps.
     pub(crate) fn moved_for(&self) -> Span {
         self.give_up.times(4) + self.census_interval.times(8)
     }

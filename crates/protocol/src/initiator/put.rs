@@ -322,9 +322,10 @@ impl Put {
         }
     }
 
-    /// Until when a coded chunk is not asked for: as long as another of this node waits for bids, and the port has enough to do meanwhile.
-    /// Each of a group keeps free what all pieces take in turn until the choice is made; so windows for the second would begin after
-    /// that, and the port would stand still between them.
+    /// Until when a coded chunk is not asked for: as long as another coded put of this node waits for bids, and the
+    /// port has enough to do meanwhile. Until the first choice is made, each target of the group keeps free the time
+    /// that all pieces take in turn. So windows for the second put would begin after that, and the port would stand
+    /// still between the two.
     fn waits_for_own(&self, context: &Context) -> Option<Instant> {
         let (_, over) = context.negotiates.filter(|(txn, over)| *txn != self.txn && context.now < *over)?;
         if self.job.payload.is_common() || self.job.restores() {

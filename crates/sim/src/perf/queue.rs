@@ -1,8 +1,8 @@
 //! The event queue of a run.
 //!
-//! Most events come within milliseconds of the present, and none before it. So time is cut into short stretches: what comes in
-//! one of the next few thousand lies in a list of its own, which is sorted when it becomes the present one, what is added to
-//! the present one in a small heap, and only what comes later than all lists in a large one.
+//! Most events come within milliseconds of the present, and none before it. So time is cut into short stretches. Each
+//! of the next few thousand stretches has a list of its own, which is sorted when it becomes the present one. What is
+//! added to the present stretch goes into a small heap, and only what comes later than all lists goes into a large one.
 
 use std::ops::Range;
 

@@ -1,4 +1,5 @@
-//! A chunk whose last good copy is on a target that is lost for good: nobody can know that it is, so it has to stay in the map.
+//! A chunk whose last good copy is on a target that is lost for good. No node can know that the target is lost, so it
+//! has to stay in the map.
 
 use std::collections::BTreeMap;
 

@@ -95,8 +95,9 @@ impl Plan {
         plan
     }
 
-    /// Finds those that are far from others, and keeps those that were, until they are near: of two that are far from each other it is
-    /// the one that is farther from all together. Were it both, all others would be levelled too, as soon as one is added.
+    /// Finds the members that are far from others, and keeps those that were, until they are near. Of two that are far
+    /// from each other it takes the one that is farther from the mean. If it took both, all others would be levelled as
+    /// well as soon as one is added.
     fn find_outliers(&mut self, outliers: &mut BTreeSet<NodeId>) {
         let sum =
             |of: fn(&Fill) -> u64| self.members.iter().map(|member| of(&member.fill)).fold(0, u64::saturating_add);
