@@ -208,7 +208,7 @@ impl<'a> CommonWindow<'a> {
 }
 
 /// Up to `need` offers with consecutive sub-windows, each with a transmission of its own, in distinct domains:
-/// Replicast-H. Greedy: always the one that is durable first.
+/// Replicast-H. The choice is greedy: the next one is always the offer that is durable first.
 fn consecutive(offers: &Offers, used_domains: &[u16], need: usize, now: Instant, uplink: &Calendar) -> Vec<Choice> {
     let tolerance = tolerance(offers);
     let mut uplink = uplink.clone();

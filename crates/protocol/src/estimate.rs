@@ -8,8 +8,8 @@ use crate::time::{Instant, Span};
 pub struct Assumption {
     /// Bytes per second.
     pub rate: u64,
-    /// Over how much time what was measured drifts back to that: otherwise a target that was slow once would never be asked to show
-    /// that it is well again.
+    /// The time over which a measurement drifts back to what is assumed without one. Otherwise a target that was slow
+    /// once would never get a chance to show that it is well again.
     pub drift: Span,
 }
 

@@ -207,8 +207,9 @@ impl ChunkId {
         Some(Self { kind: ChunkKind::from_code(encoded[0])?, bytes })
     }
 
-    /// The part of the id that decides the negotiating group: all of it for payload, the name for a manifest, so that
-    /// one group is asked for every version of a name; what all pieces of a coded chunk share.
+    /// The part of the id that decides the negotiating group. For payload it is all of the id. For a manifest it is the
+    /// name, so that one group is asked for every version of a name. For a coded chunk it is what all of its pieces
+    /// share.
     #[must_use]
     pub fn placement_key(&self) -> &[u8] {
         match self.kind {
@@ -218,7 +219,8 @@ impl ChunkId {
         }
     }
 
-    /// What of it has to be durable, when this is wanted and the map says that: of a coded chunk its pieces, of a piece that one.
+    /// What has to be durable of it, by what is wanted and what the map says: of a coded chunk its pieces, of a piece
+    /// that piece alone.
     #[must_use]
     pub fn redundancy(&self, wanted: Wanted, map: Redundancy) -> Redundancy {
         match self.code() {

@@ -160,20 +160,20 @@ impl Redundancy {
         }
     }
 
-    /// How many failures of a domain it survives that is kept in so many of them, and one more: as many as it would be copies. 0 when it
-    /// cannot be read.
+    /// The number of copies that would survive as many failures of domains as what is kept in so many of them: one more
+    /// than it survives. 0 when it cannot be read.
     #[must_use]
     pub const fn as_copies(self, domains: usize) -> usize {
         (domains + 1).saturating_sub(self.enough())
     }
 
-    /// As so many whole copies as survive the same.
+    /// As many whole copies as survive the same failures.
     #[must_use]
     pub const fn in_copies(self) -> Self {
         Self::Copies(self.as_copies(self.pieces()) as u8)
     }
 
-    /// The same with so many copies at the most; one at least. Of a code nothing can be left out.
+    /// The same with so many copies at most, and one at least. A code cannot do without any of its pieces.
     #[must_use]
     pub fn at_most(self, copies: u8) -> Self {
         match self {
@@ -188,7 +188,7 @@ impl Redundancy {
         Pieces::first(self.pieces())
     }
 
-    /// As which pieces of a chunk that is kept so this one may count: copies are alike.
+    /// The pieces that this one may count as, of a chunk that is kept so: copies are alike, so any.
     #[must_use]
     pub fn counting(self, piece: Piece) -> Pieces {
         match self {

@@ -59,7 +59,7 @@ pub struct Coded {
 }
 
 impl ChunkId {
-    /// The code of a coded chunk; `None` for what is none, or for no code that there is.
+    /// The code of a coded chunk; `None` for another chunk, or for a code that does not exist.
     #[must_use]
     pub fn code(&self) -> Option<Code> {
         (self.kind() == ChunkKind::Coded).then(|| Code::from_byte(self.bytes()[HASHED])).flatten()
@@ -85,7 +85,7 @@ impl ChunkId {
         number.map_or(*self, |number| self.with_number(*number))
     }
 
-    /// The coded chunk of which this is a piece; itself, if it is none.
+    /// The coded chunk of which this is a piece; itself, if it is no piece.
     #[must_use]
     pub fn whole(&self) -> Self {
         self.with_number(WHOLE)

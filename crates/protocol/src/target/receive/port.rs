@@ -6,8 +6,8 @@ use crate::calendar::{Calendar, least};
 /// Payload that arrives without a pause, but for those that its sender makes.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::target) struct Busy {
-    /// How long it took to arrive, and to be handled: a processor that is behind takes what the port held back from its memory, and
-    /// one that is slow holds the port up.
+    /// How long it took to arrive, and to be handled: a processor that is behind takes what the port held back from its
+    /// memory, and one that is slow holds the port up.
     arriving: Span,
     handling: Span,
     /// When the last of it came, and was handled.
