@@ -173,7 +173,7 @@ impl Redundancy {
         Self::Copies(self.as_copies(self.pieces()) as u8)
     }
 
-    /// The same with so many copies at most, and one at least. A code cannot do without any of its pieces.
+    /// The same with so many copies at most, and one at least. A code keeps all of its pieces.
     #[must_use]
     pub fn at_most(self, copies: u8) -> Self {
         match self {
