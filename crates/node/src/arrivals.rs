@@ -1,4 +1,4 @@
-//! How what comes to a target is spread over time: evenly, by chance, or in heaps.
+//! How the transfers that come to a target are spread over time: evenly, by chance, or in heaps.
 
 use std::collections::VecDeque;
 

@@ -12,8 +12,8 @@ pub fn directory(path: &Path) -> &Path {
     path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Puts a text into a file, durably. One that is there keeps its owner and its mode, for whoever reads it; a new one is its
-/// owner's alone.
+/// Puts a text into a file, durably. A file that exists keeps its owner and its mode, for those that read it; a new one
+/// is its owner's alone.
 ///
 /// # Errors
 /// When it cannot be written: then it is as before.
@@ -78,7 +78,7 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
             file => file?,
         };
         file.lock()?;
-        // Who had its turn before has put another file in the place of this one.
+        // The process that had its turn before has put another file in the place of this one.
         let (locked, there) = (file.metadata()?, fs::metadata(path)?);
         if (locked.dev(), locked.ino()) == (there.dev(), there.ino()) {
             return Ok(Some(file));

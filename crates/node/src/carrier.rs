@@ -43,8 +43,9 @@ pub trait Carrier {
     /// Takes what has arrived at a socket, a bounded part of it, for [`Carrier::arrived`]. Whether there may be more.
     fn receive(&mut self, token: u32) -> bool;
 
-    /// The next message or piece of payload that has arrived, whole and authentic, as it is encoded in a datagram: what is
-    /// not is counted and dropped here. And when it came to this host, before anybody had time for it. `None` when all were
+    /// The next message or piece of payload that has arrived, whole and authentic, as it is encoded in a datagram; what
+    /// is not is counted and dropped here. With it comes the moment at which it arrived. Over UDP that is when the
+    /// kernel received it, before anybody had time for it; over TCP it is just after it was read. `None` when all were
     /// handed over.
     fn arrived(&mut self) -> Option<(Bytes, Instant)>;
 

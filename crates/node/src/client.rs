@@ -99,7 +99,8 @@ fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Held while requests are answered. However that ends, by a panic as well, whoever waits sees it from the closed channel.
+/// Held while requests are answered. However that ends, by a panic as well, a thread that waits sees it from the closed
+/// channel.
 struct Answering {
     mail: Option<Receiver<Mail<Request>>>,
     open: Arc<Mutex<Waiting>>,
@@ -154,7 +155,7 @@ impl Host<Initiator> for ClientHost {
                 return;
             }
             Event::Multicast { works } => return self.multicast_works(*works),
-            // Of those nobody is asked here.
+            // None of those is asked for here.
             Event::Pieces { .. } => return,
             Event::Bid { .. } | Event::RepairAsked | Event::RepairSent | Event::Hedged | Event::Ignored(_) => return,
             Event::CorruptCopy { id, target } => {
@@ -162,7 +163,7 @@ impl Host<Initiator> for ClientHost {
             }
         };
         let reply = lock(&self.waiting).open.remove(&handle);
-        // Whoever dropped the ticket does not care for the answer.
+        // A caller that dropped the ticket does not need the answer.
         match (reply, event) {
             (Some(Reply::Put(reply)), Event::Put { result, .. }) => drop(reply.try_send(result)),
             (Some(Reply::Get(reply)), Event::Get { result, .. }) => drop(reply.try_send(result)),

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Below the ports that systems give to whoever asks for any: Linux begins at 32,768.
+/// Below the ports that systems give to sockets that ask for any: Linux begins at 32,768.
 const PORTS: Range<u16> = 10_000..32_000;
 /// Ports that are tried before the kernel chooses one.
 const TRIED: usize = 200;

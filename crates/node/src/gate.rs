@@ -1,4 +1,4 @@
-//! Where what came from outside is opened, whatever carried it: what is not good is counted, and said to whom it concerns.
+//! Opens what came from outside, whatever carried it. What is not good is counted, and reported where it matters.
 
 use std::net::SocketAddr;
 
@@ -75,8 +75,8 @@ impl Gate {
         }
     }
 
-    /// Counts what is dropped, and says why: in the log, to whom asks for the target that should be there, and to the other
-    /// side where that may have no idea.
+    /// Counts what is dropped, and says why: in the log, in the answer to a question for the target that should be
+    /// there, and to the other side where it may not know.
     fn refuse(&mut self, now: Instant, reason: DropReason, answerable: bool, from: SocketAddr) -> Option<Bytes> {
         self.metrics.dropped(reason.name(), 1);
         let target = self.reachability.met(from, Obstacle::Dropped(reason), now);
@@ -90,7 +90,7 @@ impl Gate {
     }
 }
 
-/// Who sent a message that was opened; payload does not say so in a way that was proven.
+/// The sender of a message that was opened; payload does not say so in a way that was proven.
 pub(crate) fn sender(datagram: &Bytes) -> Option<NodeId> {
     let id = datagram.get(12..16).filter(|_| !is_data(datagram))?;
     Some(NodeId(u32::from_le_bytes(id.try_into().ok()?)))

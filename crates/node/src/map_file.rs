@@ -32,8 +32,9 @@ impl MapFile {
         Some((file.ino(), file.len(), file.mtime(), file.mtime_nsec()))
     }
 
-    /// Whether it was changed, and has a newer map than that of `epoch`, which is in use. It is read when it is the same as when
-    /// this was asked last: who changes it in place is done then, and who got a map from another node uses it.
+    /// Whether it was changed, and has a newer map than that of `epoch`, which is in use. It is read when it is the
+    /// same as when this was asked last: an editor that changes it in place is done then, and a process that got a map
+    /// from another node uses it.
     pub fn is_newer(&mut self, epoch: u32) -> bool {
         let stamp = self.stamp();
         let is_steady = stamp == self.seen;

@@ -25,7 +25,7 @@ impl PermissionFixes {
     /// Lets nobody but its owner use this file. What is not there, and a symbolic link, is passed over.
     pub fn file(&mut self, path: &Path) {
         match path.symlink_metadata() {
-            // Whoever could write here may have put a link, or a pipe, in the place of a file.
+            // A user that could write here may have put a link, or a pipe, in the place of a file.
             Ok(found) if found.is_file() && is_loose(&found) => {
                 let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or(0);
                 self.note(

@@ -11,7 +11,7 @@ use protocol::wire::DropReason;
 
 use crate::config::ClusterConfig;
 
-/// What is older than this does not explain why a target is silent now: whoever asks has just asked the target.
+/// What is older than this does not explain why a target is silent now: the node that asks has just asked the target.
 const RECENT: Span = Span::from_secs(10);
 /// How long a node may take to prove that it is alive, however often it sends meanwhile.
 const START: Span = Span::from_secs(5);

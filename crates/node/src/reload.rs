@@ -218,7 +218,7 @@ mod tests {
         assert!(problem.is_err_and(|why| why.starts_with("the targets 2 share a failure domain")));
         let next = follow(&joined.with_moved([NodeId(2)]), &used).expect("the map says it");
         assert_eq!(next.most_domains(&[2, 3, 4].map(NodeId)), 2);
-        // A later map must say so too: whoever begins with that one knows no earlier.
+        // A later map must say so too: a node that begins with that one knows no earlier.
         assert!(follow(&map(3, &[1, 2, 2, 2, 3, 3]), &next).is_err());
         // One that takes the target out has nothing to say of it.
         let rest = next.targets().filter(|target| target.id != NodeId(2)).cloned().collect();

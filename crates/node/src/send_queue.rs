@@ -86,7 +86,8 @@ impl<W: Waiting> SendQueue<W> {
         self.waiting + bytes <= self.most
     }
 
-    /// Whether there is room for it. What there is none for is lost, as on the wire: whoever misses it asks for it.
+    /// Whether there is room for it. What there is none for is lost, as on the wire: the node that misses it asks for
+    /// it.
     pub(crate) fn push(&mut self, outgoing: W) -> bool {
         if !outgoing.is_data() {
             let fits = self.control.len() < URGENT;

@@ -1,10 +1,12 @@
 //! TCP, where multicast and large datagrams are not wanted. Each frame is what UDP carries in a datagram, behind its length
 //! (`docs/wire.md`): a message, sealed, or a piece of payload.
 //!
-//! - Nodes of the map listen at their addresses. Whoever has something for one connects. Those that are not in the map, as
-//!   initiators, are reached by the connection over which they spoke last.
-//! - A connection that breaks loses what waits for it, and what was on the way: the protocol asks again, over the next one.
-//! - Nobody can make a node keep more than a bounded number of connections, nor more than one frame of each that is not whole.
+//! - Nodes of the map listen at their addresses, and a node that has something for one of them connects. Nodes that are
+//!   not in the map, as initiators, are reached over the connection over which they spoke last.
+//! - A connection that breaks loses what waits for it, and what was on the way: the protocol asks again, over the next
+//!   one.
+//! - No other side can make a node keep more than a bounded number of connections, nor more than one unfinished frame
+//!   of each.
 
 mod connection;
 
@@ -59,7 +61,7 @@ pub struct Tcp {
     addresses: BTreeMap<NodeId, SocketAddr>,
     /// Where a connection failed: when the next may be tried, and how long after that one.
     failed: BTreeMap<NodeId, (Instant, Span)>,
-    /// Of whom the poller does not know yet what they wait for.
+    /// Connections of which the poller does not know yet what they wait for.
     unwatched: BTreeSet<u32>,
     gate: Gate,
     /// Bytes of payload that may wait for one connection.
@@ -219,8 +221,8 @@ impl Tcp {
             connection.peer = Some(id);
             self.strangers.retain(|other| *other != token);
         }
-        // Whoever is not in the map has begun anew when it speaks over another connection. To the others the way is the one that was
-        // taken first, unless nothing is known to pass there.
+        // A node that is not in the map has begun anew when it speaks over another connection. Other nodes are reached
+        // over the connection that was taken first, unless nothing is known to pass there.
         let other = self.routes.get(&id).and_then(|token| self.connections.get(token));
         if id.is_initiator() || other.is_none_or(Connection::is_connecting) {
             self.routes.insert(id, token);

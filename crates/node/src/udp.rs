@@ -139,7 +139,8 @@ impl Udp {
 
     /// Remembers where an initiator is, from an authenticated message.
     fn learn(&mut self, id: NodeId, from: SocketAddr) {
-        // A target that has just joined is not in the map here: whoever asks it for the newer one asks where it is.
+        // A target that has just joined is not in the map here: a node that asks it for the newer map asks at the
+        // address that it spoke from.
         if !id.is_initiator() && self.addresses.contains_key(&id) {
             return;
         }

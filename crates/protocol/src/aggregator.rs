@@ -1,9 +1,10 @@
-//! What stands between initiators and targets, and does in flight what initiators would otherwise send more often for (`docs/aggregator.md`,
-//! which names the paper): of a coded chunk it passes the pieces of data on and computes those of parity of them; of copies it sends
-//! what comes to each receiver.
+//! A node between initiators and targets that saves initiators from sending more than once (`docs/aggregator.md`, which
+//! names the paper). It passes the pieces of data of a coded chunk on, and computes the pieces of parity from them. A
+//! copy that comes it sends to each receiver.
 //!
-//! It keeps nothing, promises nothing, and nobody relies on it: targets check every piece against the chunk's id, acknowledge to the
-//! initiator, and ask that for what is missing. So one that loses, lies or dies costs time, and no data.
+//! It keeps nothing, promises nothing, and no node relies on it: targets check every piece against the chunk's id,
+//! acknowledge to the initiator, and ask the initiator for what is missing. So an aggregator that loses datagrams, lies
+//! or dies costs time, and no data.
 
 mod order;
 mod parity;
@@ -180,7 +181,7 @@ impl Aggregator {
                 let step = self.map_fetch.part(self.now, from, head.epoch, &part, self.config.late);
                 self.fetch_map(step);
             }
-            // Who stops or starts says so to all that it hears of.
+            // A node that stops or starts says so to all that it hears of.
             Message::Presence { .. } => {}
             _ => self.ignore(IgnoredReason::Invalid),
         }
@@ -216,7 +217,8 @@ impl Aggregator {
             self.calendar.insert_overlapping(Window { start: placed, end: placed + port, txn });
             let until = self.now + self.config.tentative;
             self.offered.insert((to, txn), Offered { round, at: self.now, until });
-            // All that its port carries: how much of that is left for parity while data passes, who orders has to know.
+            // All that its port carries. The initiator that orders has to know how much of that is left for parity
+            // while data passes.
             let rate = u32::try_from(self.config.link_rate).unwrap_or(u32::MAX);
             Answer::Window(OfferedWindow { start: wait, length: transfer, transfer, done: wait + transfer, rate, size })
         };

@@ -1,8 +1,8 @@
 //! What targets compare to find which chunks have too few copies: sums over ranges of ids, and what a small range holds.
 //!
-//! A range of ids has 64 parts. Whoever asks a target what it holds of a range gets the chunks themselves when they fit into one
-//! datagram, and else a sum for each part. Where all sums are as they were when every chunk had its copies, nothing is to be done.
-//! So what is said grows with what differs, and not with what is held.
+//! A range of ids has 64 parts. A target that is asked what it holds of a range answers with the chunks themselves when
+//! they fit into one datagram, and else with a sum for each part. Where all sums are as they were when every chunk had
+//! its copies, there is nothing to do. So the traffic grows with what differs, and not with what is held.
 
 use crate::id::{ChunkId, ChunkKind};
 use crate::limits;

@@ -92,9 +92,9 @@ pub(crate) fn windows(most: usize, offers: &Offers, goal: &Goal, now: Instant, u
     choices
 }
 
-/// Targets for as many pieces of data as a code has, one after the other, and for those of parity, which somebody else sends: as
-/// the last of data is sent, or after it. That one passes the data on, and sends so many pieces at once. `None` when the offers are
-/// too few.
+/// Targets for as many pieces of data as a code has, one after the other, and for those of parity, which an aggregator
+/// sends: as the last of data is sent, or after it. The aggregator passes the data on, and sends so many pieces at
+/// once. `None` when the offers are too few.
 pub(crate) fn with_parity(
     offers: &Offers,
     goal: &Goal,
@@ -148,8 +148,9 @@ fn common(offers: &Offers, used_domains: &[u16], need: usize, now: Instant, upli
     let most = found.iter().map(|(_, count, ..)| *count).max()?;
     let with_most = || found.iter().filter(|(_, count, ..)| *count == most);
     let soonest = with_most().map(|(_, _, last, _)| *last).min()?;
-    // Bids come one after the other, and the windows of the last begin a little later, by what bids differ by. Of sub-windows that
-    // are over as good as at the same time the hash decides, or the first who answer would always be chosen.
+    // Bids come one after the other, and the windows of the last begin a little later, by what bids differ by. Among
+    // sub-windows that end at nearly the same time the hash decides, or the targets that answer first would always be
+    // chosen.
     let differ = offers.values().map(|offer| offer.slack).min().unwrap_or(Span::ZERO).min(common.tolerance);
     let about_soonest = with_most().filter(|(_, _, last, _)| last.since(soonest) <= differ);
     let start = about_soonest.min_by_key(|(start, _, _, ranks)| (*ranks, *start)).map(|(start, ..)| *start)?;
@@ -171,13 +172,13 @@ struct CommonWindow<'a> {
     tolerance: Span,
     /// What fits: the best is the least.
     fitting: SmallVec<[(Preference, &'a Offer); 9]>,
-    /// Who is chosen.
+    /// The targets that are chosen.
     best: Vec<NodeId>,
 }
 
 impl<'a> CommonWindow<'a> {
-    /// Chooses among those whose windows fit a transfer that begins at `start`. When the last of them is durable, at which rate and
-    /// for how long the payload is sent; `None` when nobody fits, or the uplink is not free so long.
+    /// Chooses among those whose windows fit a transfer that begins at `start`. When the last of them is durable, at
+    /// which rate and for how long the payload is sent; `None` when none fits, or the uplink is not free so long.
     fn evaluate(&mut self, start: Instant) -> Option<(Instant, u64, Span)> {
         let mut soonest = Instant::FAR;
         self.fitting.clear();
@@ -207,7 +208,7 @@ impl<'a> CommonWindow<'a> {
 }
 
 /// Up to `need` offers with consecutive sub-windows, each with a transmission of its own, in distinct domains:
-/// Replicast-H. Greedy: always the one that is durable first.
+/// Replicast-H. The choice is greedy: the next one is always the offer that is durable first.
 fn consecutive(offers: &Offers, used_domains: &[u16], need: usize, now: Instant, uplink: &Calendar) -> Vec<Choice> {
     let tolerance = tolerance(offers);
     let mut uplink = uplink.clone();

@@ -1,8 +1,8 @@
 //! Cleaning: which steps, in which order, find the chunks that nothing refers to and have them dropped.
 //!
-//! A driver asks [`Cleaner::want`] what to do next, does it, and says how it ended. What refers to chunks only the
-//! application knows; it reads that when it is asked to, after the mark and the rest. `docs/cleaning.md` has the argument
-//! why nothing goes that somebody counts on.
+//! A driver asks [`Cleaner::want`] what to do next, does it, and says how it ended. Only the application knows what
+//! refers to chunks. It reads that when it is asked to, after the mark and the grace time. `docs/cleaning.md` has the
+//! argument why nothing goes that something counts on.
 
 use crate::id::{ChunkId, ChunkKind, NodeId};
 use crate::initiator::{Busy, Discard, Discarded, Found, Mark, Marked};
@@ -36,7 +36,7 @@ pub enum Want {
 /// Defects that can be planted to prove that the simulator's checkers bite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// What those hold who were silent counts as known.
+    /// What silent targets hold counts as known.
     IgnoreSilence,
 }
 

@@ -10,8 +10,8 @@ pub enum GetChoice {
     /// The first whose offer ends soon, compared with what the transfer alone takes. Without negotiation: the first of the hash
     /// ranking, which is not chosen by load at all.
     FirstGood,
-    /// Who is done first, when all have answered or the silent ones are late. Without negotiation: of the first of the
-    /// ranking, as many as there are copies.
+    /// The targets that are done first, chosen when all have answered or the silent ones are late. Without negotiation:
+    /// the first of the ranking, as many as there are copies.
     Best,
 }
 
@@ -34,8 +34,8 @@ pub struct Config {
     pub quantum: usize,
     /// Bytes of chunks that a target holds in memory at once (reserved, arriving or being written).
     pub receive_buffer: u64,
-    /// Bytes of maintenance that are handed to a port at once, and that a window of it is for at least: what a port takes in half of a
-    /// millisecond, as what is under way stays in the way of a client who takes the window.
+    /// Bytes of maintenance that are handed to a port at once, and that a window of it is for at least: what a port
+    /// takes in half of a millisecond, as what is under way stays in the way of a client that takes the window.
     pub part: u32,
     /// Time kept free after each window.
     pub guard: Span,
@@ -43,8 +43,9 @@ pub struct Config {
     pub tentative: Span,
     /// A bid that could not begin within this is answered with `Busy`.
     pub max_wait: Span,
-    /// Window length asked of a bid in percent of the transfer, Replicast-M: ports become free at different times, and the windows
-    /// have to have a transfer's length in common. Longer ones would block ports, and leave gaps too short for others.
+    /// Window length asked of a bid in percent of the transfer, Replicast-M: ports become free at different times, and
+    /// the chosen windows must have a transfer's length in common. Longer windows would block ports, and leave gaps
+    /// that are too short for others.
     pub stretch_m: u16,
     /// The same for Replicast-H, whose transfers follow each other: per copy.
     pub stretch_h: u16,
@@ -62,7 +63,7 @@ pub struct Config {
     pub give_up: Span,
     /// Which holder serves a get.
     pub get_choice: GetChoice,
-    /// Whether an initiator asks those first of whom it knows that they hold a chunk.
+    /// Whether an initiator first asks the targets that it knows to hold a chunk.
     pub remember: bool,
     /// Gets in a hundred for which another holder is asked, too, when the payload is later than was promised by more than
     /// usual; 0 is never.
@@ -118,8 +119,9 @@ impl Config {
         self.settling().min(self.census_interval)
     }
 
-    /// How long it is remembered that a copy was put elsewhere, so that this one goes and not that: a sweep finds that there is one too
-    /// many, another that all others were known for long enough, and a target that restarts meanwhile may cost a few.
+    /// How long it is remembered that a copy was put elsewhere, so that the old copy goes and not the new one. One
+    /// sweep finds that there is a copy too many, another one that all others have been known for long enough, and a
+    /// target that restarts meanwhile may cost a few more sweeps.
     pub(crate) fn moved_for(&self) -> Span {
         self.give_up.times(4) + self.census_interval.times(8)
     }

@@ -1,12 +1,14 @@
-//! Who is down, by what several witnesses say, and who is to be taken out of the cluster map for it.
+//! Which targets are down, by what several witnesses say, and which of them are to be taken out of the cluster map.
 //!
-//! Down is not out. A target is taken out when it was down for [`Rules::out_after`], and what it had is made again elsewhere. Nobody
-//! is while more than one failure domain, or a third of all targets, fell silent at about the same time: that is a switch or the
-//! power rather than disks, and copying would make it worse. Then a person decides. Who is still down when the others are back has
-//! all the time again: the last server that boots after a power failure is not lost. Who does not answer, and whose witnesses do not
-//! either, may have fallen silent with others as well: he is not down as far as anybody knows, and counts here.
+//! Down is not out. A target is taken out when it was down for [`Rules::out_after`], and what it had is made again
+//! elsewhere. No target is taken out while more than one failure domain, or a third of all targets, fell silent at
+//! about the same time: that is a switch or the power rather than disks, and copying would make it worse. Then a person
+//! decides. A target that is still down when the others are back has all of that time again: the last server that boots
+//! after a power failure is not lost. A target that does not answer, and whose witnesses do not answer either, may have
+//! fallen silent together with others. It is not known to be down, but it counts among those that fell silent.
 //!
-//! Nothing that was acknowledged rests on it: whoever is taken out wrongly had copies that others have as well.
+//! Nothing that was acknowledged rests on this: when a target is taken out by mistake, others have copies of what it
+//! had.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +17,8 @@ use crate::map::ClusterMap;
 use crate::time::{Instant, Span};
 use crate::wire::HealthReport;
 
-/// How many have to say that a target is silent, as far as so many of its witnesses answer.
+/// How many have to find a target silent. The gateway that asks, and that it does not answer either, is one of them: so
+/// one witness is enough.
 const VOICES: usize = 2;
 
 /// When targets are taken out.
@@ -38,11 +41,11 @@ impl Rules {
 /// What one target says of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Testimony {
-    /// Who says it.
+    /// The target that says it.
     pub witness: NodeId,
-    /// Whom it watches.
+    /// The targets that it watches.
     pub watched: Vec<NodeId>,
-    /// Who of them is silent, and for how long.
+    /// Those of them that are silent, and for how long.
     pub silent: Vec<(NodeId, Span)>,
 }
 
@@ -51,9 +54,10 @@ pub struct Testimony {
 pub enum Bug {
     /// Take out all that are silent for long, also when they fell silent together.
     TakeOutAllSilent,
-    /// Whoever is still down when others are back that fell silent with it was down alone all the time.
+    /// A target that is still down when others are back that fell silent with it counts as having been down alone all
+    /// the time.
     CountAllTheTime,
-    /// Only those fell silent together whom a witness calls silent.
+    /// Only targets that a witness calls silent count as having fallen silent together.
     OverlookUnwatched,
 }
 
@@ -73,7 +77,7 @@ enum Seen {
     There,
     /// Its witnesses say so, and for how long.
     Down(Span),
-    /// It does not answer, and nobody who does watches it.
+    /// It does not answer, and no target that does answer watches it.
     Unwatched,
 }
 
@@ -89,7 +93,7 @@ struct Down {
     is_sure: bool,
 }
 
-/// Why somebody who was down for long enough stays in the map.
+/// Why a target that was down for long enough stays in the map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Held {
     /// Targets of several failure domains fell silent together.
@@ -101,14 +105,14 @@ pub enum Held {
 /// What is to be done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Who is down, and for how long.
+    /// The targets that are down, and for how long.
     pub down: BTreeMap<NodeId, Span>,
-    /// How long it takes until each of them is taken out, when nothing changes. Who may have fallen silent with others is not among
-    /// them.
+    /// How long it takes until each of them is taken out, when nothing changes. Targets that may have fallen silent
+    /// together are not among them.
     pub left: BTreeMap<NodeId, Span>,
-    /// Who of them is to be taken out now.
+    /// Those of them that are to be taken out now.
     pub out: Vec<NodeId>,
-    /// Why nobody is.
+    /// Why none is.
     pub held: Option<Held>,
 }
 
@@ -139,7 +143,8 @@ impl Detector {
         self
     }
 
-    /// Looks at what those say who answer, and at who did not answer to the asker himself.
+    /// Looks at the `testimonies` of targets that answer, and at the targets that did not answer the asker itself
+    /// (`unanswered`).
     pub fn look(
         &mut self,
         now: Instant,
@@ -160,7 +165,7 @@ impl Detector {
         for target in map.targets() {
             let id = target.id;
             let (all, of_silence, longest) = voices.get(&id).copied().unwrap_or_default();
-            // Who answers anybody is there.
+            // A target that answers anybody is there.
             let seen = match (unanswered.contains(&id), all) {
                 (true, 0) => Seen::Unwatched,
                 (true, all) if of_silence == all && of_silence + 1 >= VOICES => Seen::Down(longest),
@@ -175,7 +180,7 @@ impl Detector {
     fn note(&mut self, now: Instant, id: NodeId, seen: Seen) {
         let silent_for = if let Seen::Down(span) = seen { span } else { Span::ZERO };
         let since = Instant::from_nanos(now.as_nanos().saturating_sub(silent_for.as_nanos()));
-        // Who comes back only for a moment was down all the time.
+        // A target that comes back only for a moment was down all the time.
         let moment = self.rules.out_after.div(8);
         let is_back = |down: &Down| down.back.is_some_and(|back| since.since(back) >= moment);
         if self.down.get(&id).is_some_and(is_back) {
@@ -355,7 +360,7 @@ mod tests {
             // It answers one of its witnesses, or the asker.
             (vec![says(5, &[3]), says(7, &[])], &three),
             (vec![says(5, &[3]), says(7, &[3])], &[]),
-            // Of its witnesses nobody answers.
+            // None of its witnesses answers.
             (vec![says(5, &[3])], &[NodeId(3), NodeId(5)]),
         ] {
             assert!(detector.look(at(100), &map, &said, unanswered).down.is_empty(), "{said:?}");
@@ -364,7 +369,8 @@ mod tests {
         assert_eq!(verdict.down, [(NodeId(3), Span::from_secs(9))].into());
     }
 
-    /// A switch cuts off two servers and half of a third one's witnesses: of one server nobody is left who could say anything.
+    /// A switch cuts off two servers and half of a third one's witnesses: no witness of one server is left that could
+    /// say anything.
     #[test]
     fn who_does_not_answer_and_is_not_watched_by_who_does_may_have_fallen_silent_with_others() {
         let map = map();

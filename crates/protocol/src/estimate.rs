@@ -8,14 +8,14 @@ use crate::time::{Instant, Span};
 pub struct Assumption {
     /// Bytes per second.
     pub rate: u64,
-    /// Over how much time what was measured drifts back to that: otherwise a target that was slow once would never be asked to show
-    /// that it is well again.
+    /// The time over which a measurement drifts back to what is assumed without one. Otherwise a target that was slow
+    /// once would never get a chance to show that it is well again.
     pub drift: Span,
 }
 
-/// Of writes: a higher rate than any disk's, so that disks without measurements are tried, and measured ones are not preferred to
-/// them. A slow disk is tried once in the time of the drift, which costs one chunk; a quick one that was unlucky once gets nothing for so
-/// long, while others do its work.
+/// The rate of writes where nothing was measured. It is higher than any disk's, so that disks without measurements are
+/// tried, and measured ones are not preferred to them. A slow disk is tried once in the time of the drift, which costs
+/// one chunk. A quick disk that was unlucky once gets nothing for that long, while others do its work.
 pub const WRITES: Assumption = Assumption { rate: 16_000_000_000, drift: Span::from_secs(2) };
 
 /// Of reads. A get has fewer holders to choose from, and one whose bid promises too much occupies the reader's port with a
@@ -48,9 +48,9 @@ const RECENT: usize = 8;
 /// the port.
 const SLOWER: usize = 5;
 
-/// A rate in bytes per second that follows the transfers that really took place: what most of the last were not above. A
-/// transfer is slow when its sender was kept waiting, too, which says nothing of the port; one that a busy receiver took from
-/// its memory is faster than any port.
+/// A rate in bytes per second that follows the transfers that really took place: most of the last ones were not above
+/// it. A transfer is also slow when its sender was kept waiting, which says nothing about the port. And a transfer that
+/// a busy receiver took from its memory is faster than any port.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     assumed: u64,
@@ -188,9 +188,9 @@ const TOGETHER: u64 = 8;
 const BATCH: u64 = 64;
 
 impl Learned {
-    /// With one more measurement. Those that are done together share what the first seems to take: each by itself would look
-    /// slow or free. Who was unlucky, is half forgotten and does well when it is tried again is not judged by that any more; who is
-    /// slow again is known for it at once.
+    /// With one more measurement. Those that are done together share what the first seems to take: each by itself would
+    /// look slow or free. A disk that was unlucky once, is half forgotten, and does well when it is tried again is not
+    /// judged by that any more. One that is slow again is known for it at once.
     fn and(this: Option<Self>, now: Instant, seen: u64, (assumed, drift): (u64, Span)) -> Self {
         let Some(last) = this else {
             return Self { nanos: seen, at: now, times: 1, batch: (seen, 1), before: None };
@@ -258,8 +258,9 @@ impl DiskTime {
 pub struct DiskQueue {
     /// What one keeps the disk from the next by.
     each: DiskTime,
-    /// From handing one to an idle disk to its completion: a sync that many writes share takes each of them the whole of it.
-    /// What waited for others says nothing of that, and a disk that nobody chooses for it would never show that it is idle.
+    /// From handing one to an idle disk to its completion: each of many writes that share a sync takes as long as all
+    /// of it. A write that waited for others says nothing about that, and a disk that is not chosen for such a wait
+    /// would never show that it is idle.
     whole: DiskTime,
     last_done: Instant,
 }

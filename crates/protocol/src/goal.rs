@@ -38,7 +38,7 @@ impl Goal {
         Self { redundancy, missing: self.missing.and(redundancy.all()), enough: self.enough.min(pieces.max(1)), ..self }
     }
 
-    /// The pieces that are to become durable yet, each in a domain that is none of [`domains`](Self::domains).
+    /// The pieces that still have to become durable, each in a domain that is not among [`domains`](Self::domains).
     #[must_use]
     pub const fn missing(&self) -> Pieces {
         self.missing
@@ -56,8 +56,8 @@ impl Goal {
         &self.domains[..self.held]
     }
 
-    /// The same when these pieces are durable in these domains, and nothing else. Where a domain has several, that one counts which lets most
-    /// domains count, in whatever order they come.
+    /// The same when these pieces are durable in these domains, and nothing else. Where a domain has several pieces,
+    /// one of them counts: the choice with which most domains count, in whatever order the pieces come.
     #[must_use]
     pub fn with(self, held: impl IntoIterator<Item = (Pieces, u16)>) -> Self {
         let mut domains: Vec<(u16, Pieces)> = Vec::new();

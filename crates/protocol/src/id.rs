@@ -59,7 +59,8 @@ impl TxnId {
     /// Bits that say of which piece a get is that asks for any pieces of a coded chunk; those of the whole get are 0.
     const PIECE: u64 = 0x1f;
 
-    /// The part of this get of a coded chunk that fetches `piece`. Who is asked for any pieces answers with it for the one that it has.
+    /// The part of this get of a coded chunk that fetches `piece`. A target that is asked for any piece uses it in its
+    /// answer, for the piece that it has.
     #[must_use]
     pub const fn of_piece(self, piece: Piece) -> Self {
         Self(self.whole().0 | (piece.0 as u64 + 1) & Self::PIECE)
@@ -118,8 +119,8 @@ impl ChunkKind {
     }
 }
 
-/// The name of a chunk. Every id can be checked against the bytes it names ([`ChunkId::matches`]), so a copy is
-/// never believed on somebody's word.
+/// The name of a chunk. Every id can be checked against the bytes it names ([`ChunkId::matches`]), so a copy is never
+/// believed on a node's word.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChunkId {
     kind: ChunkKind,
@@ -206,8 +207,9 @@ impl ChunkId {
         Some(Self { kind: ChunkKind::from_code(encoded[0])?, bytes })
     }
 
-    /// The part of the id that decides the negotiating group: all of it for payload, the name for a manifest, so that
-    /// one group is asked for every version of a name; what all pieces of a coded chunk share.
+    /// The part of the id that decides the negotiating group. For payload it is all of the id. For a manifest it is the
+    /// name, so that one group is asked for every version of a name. For a coded chunk it is what all of its pieces
+    /// share.
     #[must_use]
     pub fn placement_key(&self) -> &[u8] {
         match self.kind {
@@ -217,7 +219,8 @@ impl ChunkId {
         }
     }
 
-    /// What of it has to be durable, when this is wanted and the map says that: of a coded chunk its pieces, of a piece that one.
+    /// What has to be durable of it, by what is wanted and what the map says: of a coded chunk its pieces, of a piece
+    /// that piece alone.
     #[must_use]
     pub fn redundancy(&self, wanted: Wanted, map: Redundancy) -> Redundancy {
         match self.code() {

@@ -169,7 +169,7 @@ pub enum Destination {
 /// Something to send.
 #[derive(Clone, Debug)]
 pub struct Transmit {
-    /// To whom.
+    /// The destination.
     pub to: Destination,
     /// What.
     pub body: Body,
@@ -191,8 +191,8 @@ pub enum Effect {
     Lookup {
         /// Which.
         id: ChunkId,
-        /// When somebody will count on the copy if it is there: promise it, in the same step. A copy that is not kept for what
-        /// is wanted is none. Of a coded chunk, asked for as a whole, any piece is found.
+        /// When a node will count on the copy if it is there: promise it, in the same step. A copy that is not kept for
+        /// what is wanted does not count. When a coded chunk is asked for as a whole, any piece of it is found.
         promise: Option<Promise>,
     },
     /// Check the pieces against the id (when `verify`), store them, make them durable. [`Completion::Written`].
@@ -203,14 +203,14 @@ pub enum Effect {
         pieces: Vec<Bytes>,
         /// Whether to check the hash first. Always true outside planted bugs.
         verify: bool,
-        /// Promise the copy, and one that is there already as well, unless it is not kept for what is wanted: that is written
-        /// again, for both.
+        /// Promise the copy, also one that is there already. If that one is not kept for what is wanted, it is written
+        /// again, kept for both.
         promise: Promise,
         /// Whether it says that something is removed, and may have of the room that is kept for what wins some.
         removal: bool,
     },
-    /// [Judge](crate::promise::Stamps::judge) these chunks, and forget those that may go: durably, and so that whoever looks
-    /// one up either finds it promised in time or not there. [`Completion::Discarded`].
+    /// [Judge](crate::promise::Stamps::judge) these chunks, and forget those that may go: durably, and so that a
+    /// look-up finds a chunk promised in time, or not at all. [`Completion::Discarded`].
     Discard {
         /// Which; at most 32.
         ids: Vec<ChunkId>,

@@ -1,5 +1,6 @@
-//! The cluster map: who is there, and what follows from the layout of the cells: the negotiating group of a chunk, the
-//! ranking of a group for one chunk, the member sets that have multicast addresses, and what silence may hide.
+//! The cluster map: the nodes that there are, and what follows from the layout of the cells: the negotiating group of a
+//! chunk, the ranking of a group for one chunk, the member sets that have multicast addresses, and what silence may
+//! hide.
 
 mod document;
 mod error;
@@ -53,7 +54,7 @@ pub struct Contents {
     targets: Arc<[TargetEntry]>,
     /// Targets that were in other failure domains when they took what they hold, in order.
     moved: Arc<[NodeId]>,
-    /// Whether neighbouring groups share cells: for who makes the next map.
+    /// Whether neighbouring groups share cells: for the maker of the next map.
     overlap: bool,
     placement: Arc<Placement>,
     previous: Option<Arc<Placement>>,
@@ -246,7 +247,8 @@ impl ClusterMap {
         &self.aggregators
     }
 
-    /// For how long a target that said that it stops is not down; `None`: as the configuration of who looks says.
+    /// For how long a target that said that it stops is not down; `None`: as the configuration of the node that looks
+    /// says.
     #[must_use]
     pub fn restart_within(&self) -> Option<Span> {
         self.restart_within
@@ -290,14 +292,15 @@ impl ClusterMap {
         Redundancy::Copies(self.copies)
     }
 
-    /// Who has [moved](Self::with_moved).
+    /// The targets that have [moved](Self::with_moved).
     pub fn moved(&self) -> impl Iterator<Item = NodeId> {
         self.moved.iter().copied()
     }
 
-    /// The same after `older`: who shares a domain now with others that were in another has [moved](Self::with_moved), and
-    /// so has who had before, while it is in the map. Of those that came from different domains the larger number stayed. What was put with fewer
-    /// copies still has no more ([`Self::with_fewest`]).
+    /// The same after `older`: a target that now shares a domain with others that were in another one has
+    /// [moved](Self::with_moved). So has a target that had moved before, while it is in the map. Of targets that came
+    /// from different domains the larger number stayed. What was put with fewer copies still has no more
+    /// ([`Self::with_fewest`]).
     #[must_use]
     pub fn after(self, older: &Self) -> Self {
         let mut from: std::collections::BTreeMap<u16, std::collections::BTreeMap<u16, Vec<NodeId>>> =
@@ -307,7 +310,8 @@ impl ClusterMap {
                 from.entry(target.domain).or_default().entry(before).or_default().push(target.id);
             }
         }
-        // Who is not in the map counts for itself anyway, and who comes later with its id holds nothing of it.
+        // A target that is not in the map counts for itself anyway, and one that comes later with its id holds nothing
+        // of it.
         let mut moved: Vec<NodeId> = older.moved().filter(|id| self.target(*id).is_some()).collect();
         for mut parts in from.into_values() {
             let stayed = parts.iter().max_by_key(|(before, part)| (part.len(), core::cmp::Reverse(**before)));
@@ -388,7 +392,8 @@ impl ClusterMap {
         self.placement.leads().iter().map(|place| GroupId(cells[*place as usize].id))
     }
 
-    /// Who may hold chunks of a group: its members, and those that had some of its chunks by the layout before.
+    /// The targets that may hold chunks of a group: its members, and those that had some of its chunks by the layout
+    /// before.
     #[must_use]
     pub fn keepers(&self, group: GroupId) -> Vec<NodeId> {
         let mut keepers: Vec<NodeId> = self.members(group).map(|target| target.id).collect();
@@ -403,7 +408,8 @@ impl ClusterMap {
         keepers
     }
 
-    /// Who may hold a chunk: the members of its group, and those of this map where the layout before had it.
+    /// The targets that may hold a chunk: the members of its group, and those of this map where the layout before had
+    /// it.
     pub fn may_hold(&self, id: &ChunkId) -> impl Iterator<Item = NodeId> + '_ {
         let before = self.previous().map(|previous| previous.targets_of(id)).unwrap_or_default();
         let before = before.into_iter().filter(|target| self.target(*target).is_some());

@@ -1,4 +1,5 @@
-//! How a newer cluster map comes to a node: it asks whoever uses one for its document, part by part. All machines do it alike.
+//! How a newer cluster map comes to a node: it asks a node that uses one for its document, part by part. All machines
+//! do it alike.
 
 use bytes::Bytes;
 
@@ -8,13 +9,14 @@ use crate::map::{ClusterMap, MapDocument};
 use crate::time::{Instant, Span};
 use crate::wire::{MapPart, MapRequest, Message};
 
-/// Parts that are asked for at once: few, as all nodes ask at once whoever has a new map, and what they negotiate waits behind these.
+/// Parts that are asked for at once: few, as all nodes ask a node with a new map at the same time, and its negotiations
+/// wait behind the parts.
 const WINDOW: usize = 4;
-/// Parts that are given at once, to whoever asks for so many.
+/// Parts that are given at once, to a node that asks for so many.
 const MOST: usize = 16;
-/// Times that parts are asked for without one coming, before somebody else is asked.
+/// Times that parts are asked for without one coming, before another node is asked.
 const ATTEMPTS: u8 = 5;
-/// After a document came, or nobody gave one, none is asked for so long: this node may not be able to use it.
+/// After a document came, or no node gave one, none is asked for so long: this node may not be able to use it.
 const PAUSE: Span = Span::from_secs(1);
 
 /// That others use a newer map.
@@ -27,7 +29,7 @@ pub enum NewerMap {
         /// What came.
         document: MapDocument,
     },
-    /// Nobody gives it away: look for it elsewhere.
+    /// No node gives it away: look for it elsewhere.
     Needed {
         /// The epoch that was seen.
         epoch: Epoch,
@@ -41,7 +43,7 @@ pub(crate) enum Step {
     Nothing,
     /// Say this to this node.
     Send(NodeId, Message),
-    /// The whole document is here, or who was asked does not give it.
+    /// The whole document is here, or the node that was asked does not give it.
     Over(NewerMap),
     /// A part of nothing that was asked for.
     Unsolicited,

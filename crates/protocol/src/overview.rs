@@ -11,16 +11,16 @@ use crate::wire::HealthReport;
 pub struct Overview {
     /// What has too few copies.
     pub lacks: Lacks,
-    /// Groups of which nobody says anything.
+    /// Groups of which no steward says anything.
     pub unknown_groups: usize,
-    /// Whether all groups are known to lack nothing, nothing is under way, and nobody is silent.
+    /// Whether all groups are known to lack nothing, nothing is under way, and no target is silent.
     pub whole: bool,
 }
 
 impl Overview {
-    /// What these reports say of the groups of the map of this epoch. Where two say something of one group, the worse counts. While
-    /// somebody is silent, what the stewards say may be from before that; and what was found by another map says nothing of the groups
-    /// of this epoch.
+    /// What these reports say of the groups of the map of this epoch. Where two speak of one group, the worse report
+    /// counts. While a target is silent, the reports may be from before its silence; and what was found by another map
+    /// says nothing of the groups of this epoch.
     pub fn of(
         epoch: Epoch,
         groups: impl Iterator<Item = GroupId>,

@@ -31,8 +31,8 @@ pub struct Wish {
     pub targets: BTreeMap<NodeId, TargetEntry>,
     /// Those of them that are to take no chunks.
     pub drained: BTreeSet<NodeId>,
-    /// Who takes whose place, first the one that goes; in another failure domain only where its groups have enough. Others take
-    /// places of their own domain.
+    /// Which target takes the place of which, first the one that goes; in another failure domain only where its groups
+    /// have enough. Others take places of their own domain.
     pub replacements: BTreeMap<NodeId, NodeId>,
     /// Copies of every chunk.
     pub copies: u8,

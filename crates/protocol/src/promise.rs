@@ -2,15 +2,16 @@
 
 use crate::redundancy::Wanted;
 
-/// What somebody is promised who counts on a copy.
+/// What is promised to an initiator that counts on a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promise {
     /// The mark after which it is promised.
     pub mark: u32,
     /// What the copy is to be kept for.
     pub wanted: Wanted,
-    /// Whether nobody counts on it who did not before, as a holder makes copies that were lost: then nothing is promised, or what
-    /// nobody needs would be promised again and again. But what was condemned is so no more, as it may be needed.
+    /// Whether it brings nothing new that counts on the copy, as when a holder makes copies that were lost. Then
+    /// nothing is promised, or chunks that nothing needs would be promised again and again. But a copy that was
+    /// condemned is so no more, as it may be needed.
     pub restores: bool,
 }
 
@@ -33,7 +34,7 @@ impl From<u32> for Promise {
 /// so refuses what refers to an older one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamps {
-    /// The mark after which somebody was last promised that the copy is here.
+    /// The mark after which it was last promised that the copy is here.
     promised: u32,
     /// The mark with which it was condemned; 0 when it was not, or was promised again. With [`CERTAIN`]: in 32 bits, as there is
     /// one for each chunk in memory.
@@ -62,13 +63,13 @@ impl Stamps {
         Self { promised: mark, condemned: 0 }
     }
 
-    /// Whether a cleaner is certain that nothing refers to the chunk, and nobody has counted on the copy since.
+    /// Whether a cleaner is certain that nothing refers to the chunk, and nothing has counted on the copy since.
     #[must_use]
     pub const fn is_unreferenced(&self) -> bool {
         self.condemned & CERTAIN > 0
     }
 
-    /// What is promised to whom.
+    /// What is promised, and what asks for it.
     pub fn keep(&mut self, promise: Promise) {
         if promise.restores {
             self.condemned = 0;
@@ -77,7 +78,7 @@ impl Stamps {
         }
     }
 
-    /// Somebody counts on the copy, after mark `mark`.
+    /// A node counts on the copy, after mark `mark`.
     pub fn promise(&mut self, mark: u32) {
         *self = Self::promised(self.promised.max(mark));
     }

@@ -1,7 +1,8 @@
 //! How a change of the cluster map comes to be decided. Several propose; one place decides, by compare-and-set.
 //!
-//! A map that was not decided is never used: whoever did would have two different maps of one epoch in use. An answer that is lost says
-//! nothing: the proposal may have been decided. So the newest map is read again, which tells whether it is the one that was proposed.
+//! A map that was not decided is never used: otherwise two different maps of one epoch could be in use. A lost answer
+//! proves nothing: the proposal may have been decided. So the newest map is read again, which tells whether it is the
+//! one that was proposed.
 
 /// What became of a proposal.
 #[must_use]
@@ -62,7 +63,7 @@ enum State<M> {
 #[derive(Debug)]
 pub struct Proposer<M> {
     state: State<M>,
-    /// Of which nobody said what became of it.
+    /// No answer said what became of it.
     unsure: Option<M>,
     /// Proposals that may still be made.
     tries: u32,
@@ -138,7 +139,7 @@ impl<M: Proposed> Proposer<M> {
 mod tests {
     use super::*;
 
-    /// An epoch, and who made it.
+    /// An epoch, and the gateway that made it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Map(u32, u8);
 

@@ -160,20 +160,20 @@ impl Redundancy {
         }
     }
 
-    /// How many failures of a domain it survives that is kept in so many of them, and one more: as many as it would be copies. 0 when it
-    /// cannot be read.
+    /// The number of copies that would survive as many failures of domains as what is kept in so many of them: one more
+    /// than it survives. 0 when it cannot be read.
     #[must_use]
     pub const fn as_copies(self, domains: usize) -> usize {
         (domains + 1).saturating_sub(self.enough())
     }
 
-    /// As so many whole copies as survive the same.
+    /// As many whole copies as survive the same failures.
     #[must_use]
     pub const fn in_copies(self) -> Self {
         Self::Copies(self.as_copies(self.pieces()) as u8)
     }
 
-    /// The same with so many copies at the most; one at least. Of a code nothing can be left out.
+    /// The same with so many copies at most, and one at least. A code keeps all of its pieces.
     #[must_use]
     pub fn at_most(self, copies: u8) -> Self {
         match self {
@@ -188,7 +188,7 @@ impl Redundancy {
         Pieces::first(self.pieces())
     }
 
-    /// As which pieces of a chunk that is kept so this one may count: copies are alike.
+    /// The pieces that this one may count as, of a chunk that is kept so: copies are alike, so any.
     #[must_use]
     pub fn counting(self, piece: Piece) -> Pieces {
         match self {
@@ -228,24 +228,25 @@ impl fmt::Display for Redundancy {
     }
 }
 
-/// What a copy is kept for: how those who refer to its chunk want to have it kept. One byte on the wire and on disk.
+/// What a copy is kept for: how the objects that refer to its chunk want to have it kept. One byte on the wire and on
+/// disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Wanted {
-    /// Whether somebody wants what the map says, which may change.
+    /// Whether an object wants what the map says, which may change.
     by_map: bool,
-    /// The most copies that somebody wants whatever the map says; 0: nobody does.
+    /// The most copies that an object wants whatever the map says; 0: none does.
     copies: u8,
 }
 
-/// Set in the byte when nobody wants what the map says.
+/// Set in the byte when no object wants what the map says.
 const NOT_BY_MAP: u8 = 1 << 4;
 
 impl Wanted {
     /// What the map says.
     pub const BY_MAP: Self = Self { by_map: true, copies: 0 };
 
-    /// What somebody wants who asks for this; `None` is as the map says. What a code keeps is named by chunks that are kept as copies,
-    /// which survive the same.
+    /// What an object wants that asks for this; `None` is as the map says. Coded chunks are named by chunks that are
+    /// kept as copies, which survive as many failures.
     #[must_use]
     pub const fn of(asked: Option<Redundancy>) -> Self {
         match asked {
@@ -254,7 +255,7 @@ impl Wanted {
         }
     }
 
-    /// The number of copies that is wanted whatever the map says, when nobody wants what it says.
+    /// The number of copies that is wanted whatever the map says, when no object wants what it says.
     #[must_use]
     pub fn own(self) -> Option<Redundancy> {
         Redundancy::copies(self.copies).filter(|_| !self.by_map)
@@ -266,7 +267,7 @@ impl Wanted {
         Self { by_map: self.by_map || other.by_map, copies: self.copies.max(other.copies) }
     }
 
-    /// Whether a copy that is kept for this serves somebody who wants the other.
+    /// Whether a copy that is kept for this serves an object that wants the other.
     #[must_use]
     pub fn covers(self, other: Self) -> bool {
         self.and(other) == self

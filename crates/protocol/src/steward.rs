@@ -1,8 +1,9 @@
 //! The steward of a group: it finds the chunks that have too few copies, and has them made again.
 //!
-//! One member of each group sweeps all that the group keeps, again and again: it asks everybody who may hold chunks of the group
-//! what he has, range by range, and goes into those ranges only that are not as they were when it last found nothing to do in them.
-//! Chunks with too few copies in distinct failure domains are put by one of their holders, those with the fewest first.
+//! One member of each group sweeps all that the group keeps, again and again: it asks every target that may hold chunks
+//! of the group what it has, range by range. It goes only into ranges that are not as they were when it last found
+//! nothing to do in them. Chunks with too few copies in distinct failure domains are put by one of their holders, those
+//! with the fewest first.
 //!
 //! Nothing depends on there being one steward, or on what it believes: two of them only ask twice, and a put of a chunk counts the
 //! copies that there are.
@@ -29,20 +30,20 @@ use level::Levelling;
 use surplus::{AllSurplus, Surplus};
 use sweep::{Listing, Settled, Sweep, Visit};
 
-/// Times that a member is asked before it counts as silent until the next sweep. It has twice as long each time: whoever has much to
-/// do for a moment is not dead, and all that he has would be said to be at risk.
+/// Times that a member is asked before it counts as silent until the next sweep. It has twice as long each time: a
+/// target that has much to do for a moment is not dead, and all that it has would be reported to be at risk.
 const ASKED: u8 = 6;
 /// Chunks that are put at once.
 const AT_ONCE: usize = 24;
 /// Chunks with too few copies that are remembered; others are found by the next sweep.
 const REMEMBERED: usize = 16_384;
-/// While it is known what has to be made, the pause after a sweep is so many times as long as that took: where much lacks copies
-/// everything has to be looked at again, and what is said for that would be most of what is said.
+/// While chunks are known to lack copies, the pause after a sweep is so many times as long as that sweep took. Where
+/// many chunks lack copies, a sweep has to look at everything again, and its questions would be most of the traffic.
 const PAUSES: u64 = 8;
-/// A sweep that has time waits this part of the interval between two questions: of what was just put everything has to be looked at, and
-/// clients that get it then wait for none of that.
+/// A sweep that has time rests for this part of the interval between two questions. It has to look at everything that
+/// was just put, and clients that get it meanwhile should not wait for that.
 const REST: u64 = 1_000;
-/// But for this part of the interval in all, so that nothing is found much later.
+/// It rests only until this part of the interval is over since it began, so that nothing is found much later.
 const RESTING: u64 = 2;
 
 /// Defects that can be planted to prove that the simulator's checkers bite.
@@ -56,7 +57,7 @@ pub enum Bug {
     CountCopies,
     /// A copy where the layout before had it counts as one in the group, beside the one that is made of it there.
     CountMoved,
-    /// Who is silent is taken for one that has nothing.
+    /// A silent target is taken to have nothing.
     SilentIsEmpty,
     /// Chunks get as many copies as the map says, whatever they are kept for.
     ForgetWanted,
@@ -91,7 +92,7 @@ pub(crate) struct Context<'a> {
 struct Order {
     id: ChunkId,
     to: NodeId,
-    /// Of a coded chunk, who has other pieces.
+    /// Of a coded chunk, the targets that have other pieces.
     holders: Vec<NodeId>,
     wanted: Wanted,
     /// How many failure domains have to fail until it is lost; `None`: it lacks nothing, and some are where the layout before had it.
@@ -314,7 +315,7 @@ impl Steward {
         true
     }
 
-    /// Goes on with the sweep as far as is known what everybody has.
+    /// Goes on with the sweep as far as is known what all have.
     fn go_on(&mut self, context: &mut Context<'_>) {
         loop {
             let Some(sweep) = &mut self.sweep else { return };
@@ -364,7 +365,7 @@ impl Steward {
         context.now + if rests { interval.div(REST) } else { Span::ZERO }
     }
 
-    /// Asks whoever was not asked yet, or is late.
+    /// Asks the targets that were not asked yet, or are late.
     fn ask(&mut self, context: &mut Context<'_>) {
         let Some(sweep) = &mut self.sweep else { return };
         let Some(visit) = sweep.path.last_mut() else { return };
@@ -388,7 +389,7 @@ impl Steward {
         (0..PARTS).filter(|part| visit.prints[*part] != 0 && !is_settled(*part)).count()
     }
 
-    /// The next part of the range that has to be looked at; whoever may have some of it is asked from `begin` on.
+    /// The next part of the range that has to be looked at; targets that may have some of it are asked from `begin` on.
     fn next_part(&mut self, context: &Context<'_>, begin: Instant) -> Option<Visit> {
         let now = context.now;
         let visit = self.sweep.as_mut()?.path.last_mut()?;
@@ -428,7 +429,7 @@ impl Steward {
         visit.changed |= left.changed;
         visit.again = visit.again.min(left.again);
         if let Some(parts) = self.settled.get_mut(&visit.range) {
-            // What those held who fell silent since is in the print, and was not looked at.
+            // What targets held that fell silent since is in the print, and was not looked at.
             let is_known = !left.busy && !left.changed && sweep.silent.len() == visit.silent;
             let print = if is_known { left.print } else { 0 };
             let lacks = (print != 0 && !left.lacks.is_none()).then(|| Box::new(left.lacks));
@@ -439,7 +440,7 @@ impl Steward {
     /// The sweep is over.
     fn finish(&mut self, context: &Context<'_>) {
         let Some(sweep) = self.sweep.take() else { return };
-        // Who was not suspected again has its copies meanwhile.
+        // A chunk that was not suspected again has its copies meanwhile.
         self.suspects.retain(|_, since| *since >= sweep.began || context.now.since(*since) < context.config.settling());
         self.gone.retain(|_, at| *at >= sweep.began);
         self.swept = context.now;
@@ -479,7 +480,7 @@ impl Steward {
         }
     }
 
-    /// All copies of a chunk are known, but for those of who is silent.
+    /// All copies of a chunk are known, except those of silent targets.
     fn judge_chunk(&mut self, context: &Context<'_>, visit: &mut Visit, copies: &Copies<'_>) {
         let Some(sweep) = &self.sweep else { return };
         let (id, all_silent) = (copies.id, sweep.silent.iter().copied().filter(|silent| self.members.contains(silent)));
@@ -488,7 +489,7 @@ impl Steward {
         let Some((wanted, goal)) = copies.lacking(context.bug) else {
             self.suspects.remove(&id);
             visit.lacks.strayed += u32::from(copies.stray());
-            // Who is silent may be the only one that knows that more are wanted.
+            // A silent target may be the only one that knows that more are wanted.
             let is_known = sweep.silent.is_empty();
             match surplus {
                 Some(surplus) if is_known => visit.again = visit.again.min(self.surplus.found(context, id, surplus)),
@@ -549,7 +550,8 @@ impl Steward {
         while self.orders.len() < AT_ONCE {
             let Some(((_, id), lacking)) = self.lacking.pop_first() else { break };
             let txn = self.new_txn();
-            // The one that has the least to do. Every other time whichever it is: who cannot has done with all at once.
+            // The one that has the least to do. Every other time any of them: a holder that cannot do it is done with
+            // all of its orders at once.
             let open = |holder| self.orders.values().filter(|order| order.to == holder).count();
             let weight = |holder| if txn.0.is_multiple_of(2) { 0 } else { open(holder) };
             let rank = |holder: &NodeId| (weight(*holder), mix(txn.0 ^ u64::from(holder.0)));
@@ -575,7 +577,7 @@ impl Order {
     }
 }
 
-/// The longest pause after a sweep: whoever is to be the next steward takes one for dead that asks for nothing for longer
+/// The longest pause after a sweep: the next steward in line takes one for dead that asks for nothing for longer
 /// ([`Config::steward_after`]).
 fn longest_pause(config: &Config) -> Span {
     config.census_interval.times(u64::from(config.steward_after)).percent(70)

@@ -1,7 +1,9 @@
-//! Whether targets that were down for long may be taken out of the cluster map by a plan, with nobody who looks at it.
+//! Whether targets that were down for long may be taken out of the cluster map by a plan, without a person who looks at
+//! it.
 //!
-//! What was acknowledged has copies in as many failure domains as puts were content with. Some of these may be out of the map already,
-//! and until they were made again, those that are left may be on who goes next. So those count together that go before all is whole.
+//! What was acknowledged has copies in as many failure domains as puts were content with. Some of these domains may be
+//! out of the map already, and until their copies were made again, the only copies left may be on the target that goes
+//! next. So all targets that go before everything is whole count together.
 
 use core::fmt;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,8 +15,8 @@ use crate::planner::Plan;
 use crate::redundancy::Redundancy;
 use crate::wire::HealthReport;
 
-/// What speaks against taking anybody out, as far as was seen: who went of whose copies some may not have been made again, and who is
-/// sought as he may have the last copy of something.
+/// What speaks against taking a target out, as far as was seen: the targets that went and of whose copies some may not
+/// have been made again, and those that are sought as they may have the last copy of something.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     epoch: Option<Epoch>,
@@ -24,8 +26,8 @@ pub struct Seen {
     gone: BTreeMap<NodeId, Option<u16>>,
     /// The groups that were not seen whole by that map.
     open: BTreeSet<GroupId>,
-    /// Of whom each target waits for an answer, since what was damaged on its disk is nowhere else, until it says otherwise. Of those that
-    /// are not here that is not known.
+    /// For each target, the targets from which it waits for an answer, since what was damaged on its disk was found
+    /// nowhere else, until it says otherwise. For a target that is not here this is not known.
     sought: BTreeMap<NodeId, Vec<NodeId>>,
 }
 
@@ -38,13 +40,13 @@ impl Seen {
             self.open = map.group_ids().collect();
             self.epoch = Some(map.epoch);
         }
-        // Who has not looked yet, since it was started, missed what it missed before.
+        // A target that has not looked yet since it was started still misses what it missed before.
         for (id, nowhere) in reports.iter().filter_map(|(id, report)| Some((id, report.nowhere.as_ref()?))) {
             self.sought.insert(*id, nowhere.silent.clone());
         }
         self.sought.retain(|id, _| map.target(*id).is_some());
-        // Who was asked by an earlier map may have counted copies that are out now. A group need not be whole at the same time as others:
-        // what it had when it was has its copies.
+        // A steward that reports by an earlier map may have counted copies that are out now. A group need not be whole
+        // at the same time as others: the chunks that it had when it was whole have their copies.
         let current = reports.iter().filter(|(_, report)| report.epoch == map.epoch);
         for (group, health) in current.flat_map(|(_, report)| &report.groups) {
             if health.whole {
@@ -61,8 +63,8 @@ impl Seen {
         all.filter(|(id, _)| map.target(**id).is_none()).map(|(id, domain)| (*id, *domain)).collect()
     }
 
-    /// Who seeks what may be on these alone, and who has not said yet whether it does. Those of their domain that are silent as well are
-    /// not asked: they have nothing but what is on others, too.
+    /// The targets that seek what may be on these alone, and those that have not said yet whether they do. Targets of
+    /// the same domains, which may be silent as well, are not asked: they have nothing that is not on others, too.
     fn seekers(&self, map: &ClusterMap, out: &[NodeId]) -> (Vec<NodeId>, Vec<NodeId>) {
         let domains: Vec<u16> = out.iter().filter_map(|id| map.domain(*id)).collect();
         let names = |sought: &Vec<NodeId>| sought.len() >= limits::SOUGHT || sought.iter().any(|id| out.contains(id));
@@ -72,7 +74,7 @@ impl Seen {
         (seekers, map.targets().filter(is_unheard).map(|target| target.id).collect())
     }
 
-    /// Those of whom these may have the last copies that could be made again.
+    /// The earlier targets whose last copies may be on these, from which they could be made again.
     fn before(&self, present: &ClusterMap, out: &[NodeId]) -> BTreeMap<NodeId, Option<u16>> {
         let is_known = |group: &GroupId| self.epoch == Some(present.epoch) && !self.open.contains(group);
         let mut open = present.group_ids().filter(|group| !is_known(group));
@@ -95,7 +97,7 @@ pub enum Stays {
     Forgets,
     /// Every copy of something may be on them and on these, which went before it was seen that all was made again that they had.
     Earlier(Vec<NodeId>),
-    /// Copies were damaged on these, and nobody else is found to have the chunks.
+    /// Copies were damaged on these, and no other target is found to have the chunks.
     Sought(Vec<NodeId>),
     /// These have not said yet whether they seek something.
     Unheard(Vec<NodeId>),
@@ -217,7 +219,8 @@ mod tests {
         planner::plan(map, &wish, 0).expect("a next map")
     }
 
-    /// Nobody went before, and all targets say that they seek nothing. (Of a map that is none of those that are used here.)
+    /// No target went before, and all targets say that they seek nothing. (Of a map that is none of those that are used
+    /// here.)
     fn none() -> Seen {
         let sought = (0..200).map(|id| (NodeId(id), Vec::new())).collect();
         Seen { sought, ..Seen::default() }
@@ -325,7 +328,7 @@ mod tests {
         assert_eq!(stays, Err(Stays::Sought(vec![NodeId(4), NodeId(6)])));
         assert!(stays.is_err_and(|stays| stays.to_string().contains("on targets 4, 6, and are on no target")));
         assert_eq!(checks(&seen, 3), Ok(()), "nobody seeks that one");
-        // Who does not answer may still miss it.
+        // A target that does not answer may still miss it.
         seen.look(&map, &[seeks(4, &[])]);
         assert_eq!(checks(&seen, 2), Err(Stays::Sought(vec![NodeId(6)])));
         seen.look(&map, &[seeks(6, &[])]);
@@ -353,7 +356,7 @@ mod tests {
         assert_eq!(checks(&fresh), Err(Stays::Unheard(vec![NodeId(4)])));
         fresh.look(&map, &[says(4, Some(vec![]))]);
         assert_eq!(checks(&fresh), Ok(()));
-        // Who cannot name all that are silent may mean anybody.
+        // A target that cannot name all that are silent may mean any of them.
         fresh.look(&map, &[says(4, Some((20..28).collect()))]);
         assert_eq!(checks(&fresh), Err(Stays::Sought(vec![NodeId(4)])));
     }

@@ -33,8 +33,8 @@ pub struct Outgoing {
     ahead: Span,
 }
 
-/// A port outwards, as far as its own node knows: what waits in it would only come later than those who wait for it think,
-/// or be dropped.
+/// A port outwards, as far as its own node knows: what waits in it would only come later than its receivers expect, or
+/// be dropped.
 #[derive(Clone, Copy, Debug)]
 pub struct Port {
     rate: u64,
@@ -123,7 +123,7 @@ impl Outgoing {
         self.ranges.iter().map(|range| u64::from(range.len)).sum()
     }
 
-    /// To whom it goes.
+    /// Where it goes.
     #[must_use]
     pub const fn to(&self) -> Destination {
         self.to
@@ -276,7 +276,7 @@ mod tests {
         // Half of one waits in the port while the one before leaves it.
         let ahead: Vec<u64> = [0].into_iter().chain((500..7_000).step_by(1_000)).collect();
         assert_eq!(times, ahead, "{sent:?}");
-        // Who is late catches up: the port was idle.
+        // A sender that is late catches up: the port was idle.
         let mut late = one();
         let mut count = 0;
         while late.poll(at(100_000), 1_000, 1_000, &mut port).is_some() {

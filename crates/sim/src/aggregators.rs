@@ -1,4 +1,4 @@
-//! What a seed decides of aggregators.
+//! What a seed decides about aggregators.
 
 use protocol::aggregator::Bug;
 use protocol::id::NodeId;

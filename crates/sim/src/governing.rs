@@ -156,7 +156,8 @@ impl Governing {
                     silent.extend(others.swap_remove(rng.below(others.len() as u64) as usize).iter().copied());
                 }
             }
-            // Of the servers that are reached some targets are not: so nobody may be left who watches some that are silent.
+            // Of the servers that are reached some targets are not: so no target may be left that watches some of the
+            // silent ones.
             if rng.chance(1, 2) {
                 for domain in &others {
                     silent.extend(domain.iter().take(rng.below(domain.len() as u64) as usize).copied());
@@ -209,7 +210,7 @@ impl Governing {
         let mut rng = Rng::new(seed).fork(71);
         if self.takes_out() {
             config.watch_interval = Span::from_millis(10 + rng.below(20));
-            // Who stops on purpose and dies before it is back has this long again.
+            // A target that stops on purpose and dies before it is back has this long again.
             config.restart_within = Span::from_millis(50 + rng.below(200));
             if config.census_interval == Span::ZERO {
                 config.census_interval = Span::from_millis(20 + rng.below(200));

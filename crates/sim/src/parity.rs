@@ -1,12 +1,13 @@
-//! Figure 9 of the paper on parity in the network: a writer that sends data and parity to three storage nodes, or data alone to a computer that
-//! stands for a programmable switch, which splits it, computes the parity and sends it on. And the same with our machines.
+//! Figure 9 of the paper on parity in the network: a writer sends data and parity to three storage nodes, or sends data
+//! alone to a computer that stands for a programmable switch. That computer splits the data, computes the parity and
+//! sends both on. The same is done with our machines.
 //!
 //! # The paper's testbed
 //!
-//! Links of InfiniBand FDR (56 Gb/s, of 66 bits on the wire 64 are data), 2+1, no disks. The text gives three figures: with the switch the writer
-//! is 14 % faster with stripes of 8 KB and 44 % with 64 KB, and reaches 5,548 MB/s (section 5). They are as many as the costs that a model needs,
-//! which is what [`Costs`] are: so 8 KB and 64 KB are how they were found, and what is between is what follows. The ranges in which the paper
-//! would say otherwise are not known, as it has no other number.
+//! Links of InfiniBand FDR (56 Gb/s, of 66 bits on the wire 64 are data), 2+1, no disks. The text gives three figures:
+//! with the switch the writer is 14 % faster with stripes of 8 KB and 44 % with 64 KB, and reaches 5,548 MB/s (section
+//! 5). A model needs as many costs ([`Costs`]), so these are found from the figures for 8 KB and 64 KB, and what is
+//! between them follows. It is not known where the paper would differ, as it has no other number.
 //!
 //! # Ours
 //!
@@ -31,12 +32,12 @@ const PARITY: u64 = 1;
 const COUNT: usize = 4_000;
 const RING: usize = 32;
 
-/// Who computes the parity.
+/// The node that computes the parity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// The writer, which sends it.
     Writer,
-    /// Who stands between.
+    /// The node in between.
     Switch,
 }
 

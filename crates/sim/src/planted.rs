@@ -32,13 +32,13 @@ pub enum PlantedBug {
     Store(store::Bug),
     /// A defect of what has cluster maps decided.
     Proposer(proposer::Bug),
-    /// A defect of what says who is down.
+    /// A defect of the detector, which says which targets are down.
     Detector(detector::Bug),
-    /// Whoever decides cluster maps does not look what they were made from.
+    /// The authority decides cluster maps without looking at what they were made from.
     DecideWithoutComparing,
     /// Stores read a copy without its checksum, and what comes from another holder is not checked either.
     RepairFromBad,
-    /// Whoever cuts chunks into pieces computes a wrong parity.
+    /// An initiator that cuts chunks into pieces computes a wrong parity.
     WrongParity,
     /// A defect of the aggregators.
     Aggregator(aggregator::Bug),

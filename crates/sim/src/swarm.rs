@@ -263,14 +263,15 @@ impl Scenario {
         scenario
     }
 
-    /// Quiet passes of a cleaner after which nothing may be left to clean, when nothing else counts on what it condemned. Who
-    /// restores a chunk just then counts on all copies that there are.
+    /// Quiet passes of a cleaner after which nothing may be left to clean, when nothing else counts on what it
+    /// condemned. A holder that restores a chunk just then counts on all copies that there are.
     pub(crate) fn quiet_passes(&self, least: u32) -> u32 {
         if self.config.census_interval == Span::ZERO { least } else { least + 2 }
     }
 
-    /// In two thirds of the seeds with plain initiators, and half as often where there are cleaners, gateways propose the maps. Where these take out who is down, nothing else
-    /// is silent for as long, and who is lost for good is not all that has something.
+    /// In two thirds of the seeds with plain initiators, and half as often where there are cleaners, gateways propose
+    /// the maps. Where these take out targets that are down, nothing else is silent for as long, and the targets that
+    /// are lost for good never have the only copies of something.
     fn govern(&mut self, joins: bool) {
         let is_cleaned = self.cleaning.is_some() && Rng::new(self.seed).fork(72).chance(1, 2);
         if joins || self.objects.is_some() || is_cleaned {
@@ -322,7 +323,8 @@ impl Scenario {
         }
     }
 
-    /// Whoever gives up before the slowest disk has written, and tries again, leaves it more to write than it ever can.
+    /// An initiator that gives up before the slowest disk has written, and tries again, leaves that disk more to write
+    /// than it ever can.
     fn wait_for_the_slowest(&mut self) {
         let (Some(objects), Some((_, times))) = (&mut self.objects, self.slow) else { return };
         let least = self.disk.1.times(times * 20);

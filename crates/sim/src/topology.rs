@@ -299,7 +299,7 @@ impl Topology {
         }
     }
 
-    /// Changes one thing, as an operator would, who sometimes takes back what he began.
+    /// Changes one thing, as an operator would, and sometimes takes back what was begun.
     pub(crate) fn change(&self, rng: &mut Rng, map: &mut Map, next: &mut u32) -> &'static str {
         if rng.chance(1, 2) && map.drained.pop_first().is_some() {
             return "cancels a drain";

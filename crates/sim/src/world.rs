@@ -65,7 +65,7 @@ const END: Span = Span::from_secs(60);
 const RESTLESS: u32 = 100;
 
 enum Scheduled {
-    /// At whom, and when it came: it waits for one that sleeps.
+    /// The receiver, and when it came: it waits for a receiver that sleeps.
     Datagram(NodeId, Bytes, Instant),
     Done(NodeId, u32, OpId, Completion),
     Commit(NodeId, u32),
@@ -138,7 +138,8 @@ pub(crate) struct World<'a> {
     disks: disks::State,
     /// Copies that a flipped byte damaged, and that were not written again since.
     damaged: BTreeSet<(ChunkId, NodeId)>,
-    /// The same piece by piece: who has several of a chunk and writes one again still has the other damaged.
+    /// The same piece by piece: when a target with several pieces of a chunk writes one again, the other is still
+    /// damaged.
     rotten: BTreeSet<(ChunkId, NodeId)>,
     /// Copies that were on a disk that was lost, likewise.
     lost: BTreeSet<(ChunkId, NodeId)>,

@@ -25,9 +25,9 @@ pub enum Bug {
     RemoveBeforeSync,
     /// A compaction drops tombstones of records that older segments still have.
     DropTombstones,
-    /// A chunk that is here is reported to somebody who counts on it, and not promised.
+    /// A chunk that is here is reported to a node that counts on it, and not promised.
     NameUnpromised,
-    /// A copy is promised to whoever asks, whatever it is kept for.
+    /// A copy is promised to every node that asks, whatever it is kept for.
     ForgetWanted,
     /// A census counts what the disk does not read.
     CountUnread,

@@ -10,7 +10,7 @@ use protocol::redundancy::Piece;
 
 use crate::{Bug, Store, lock};
 
-/// Chunks that are looked at in one go: whoever writes waits no longer than for these.
+/// Chunks that are looked at in one go: a writer waits no longer than for these.
 const AT_ONCE: usize = 1_024;
 
 impl Store {

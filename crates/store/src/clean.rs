@@ -39,10 +39,10 @@ impl Store {
 
     /// Judges chunks, 32 at most, and forgets those that may go, with one sync.
     ///
-    /// A chunk leaves the index in the step that judges it, before its tombstone is written: whoever looks it up either
-    /// promised it in time, or finds it gone and has it put again, behind the tombstone. When there is no room for the
-    /// tombstone, the chunk is back. When the disk fails, it is not: the tombstone may be there at the next start, so nobody
-    /// may be promised the chunk until then.
+    /// A chunk leaves the index in the step that judges it, before its tombstone is written: a look-up either promised
+    /// it in time, or finds it gone, so that it is put again, behind the tombstone. When there is no room for the
+    /// tombstone, the chunk is back. When the disk fails, it is not: the tombstone may be there at the next start, so
+    /// the chunk must not be promised until then.
     #[must_use]
     pub fn discard(&self, ids: &[ChunkId], mark: u32, since: u32) -> Discarded {
         self.discard_kept_for(ids, mark, since, None)

@@ -132,7 +132,7 @@ impl Store {
         }
         // What was put again and is not visible yet is settled by this.
         self.sync_locked(&mut writer)?;
-        // Whoever adds to them has the writer.
+        // A thread that adds to them has the writer.
         let rest = lock(&self.damaged).unburied.clone();
         rest.iter().try_for_each(|id| self.bury_damaged(&mut writer, id, self.for_tombstones()))?;
         self.sync_locked(&mut writer)?;

@@ -260,7 +260,7 @@ impl Store {
         let mut ids: Vec<ChunkId> = matching.by_ref().take(limit).collect();
         let more = matching.next().is_some();
         if len == ChunkId::LEN {
-            // Who asks for one chunk wants to know whether it can be had here.
+            // A node that asks for one chunk wants to know whether it can be had here.
             ids.retain(|id| !lock(&self.damaged).is_unread(id));
         }
         (ids, more)

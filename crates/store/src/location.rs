@@ -25,7 +25,7 @@ impl RecordLocation {
         record::span(self.len)
     }
 
-    /// Whether it is a copy for somebody who wants this.
+    /// Whether it is a copy for an object that wants this.
     pub(crate) fn serves(&self, promise: Promise) -> bool {
         self.wanted.covers(promise.wanted)
     }

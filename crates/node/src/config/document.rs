@@ -1,4 +1,4 @@
-//! The cluster map as nodes hand it to each other: what all of them have alike in their files.
+//! The cluster map as nodes hand it to each other: the part of their files that is the same on all of them.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -211,8 +211,8 @@ impl ClusterConfig {
         self
     }
 
-    /// The same cluster, of which nothing is stored yet, with the layout of a new one. Who is drained stays so, and what is known of
-    /// earlier maps stays known.
+    /// The same cluster, of which nothing is stored yet, with the layout of a new one. Drained targets stay drained,
+    /// and what is known of earlier maps stays known.
     ///
     /// # Errors
     /// When its targets cannot keep the copies in different failure domains.
@@ -231,9 +231,10 @@ impl ClusterConfig {
     }
 
     /// Makes the map that follows this one, when the cluster is to be as `wished` says: its targets, which of them are
-    /// drained, their capacities and domains, and `copies`, `group_cells` and `overlap`. `replacements` says who takes whose place,
-    /// first the one that goes. `most` is the largest redundancy that storage classes ask for, `stored` how many bytes
-    /// all copies of all chunks have, and `level` whether groups are to have shares by their capacities again.
+    /// drained, their capacities and domains, and `copies`, `group_cells` and `overlap`. `replacements` says which target
+    /// takes the place of which, first the one that goes. `most` is the largest redundancy that storage classes ask
+    /// for, `stored` how many bytes all copies of all chunks have, and `level` whether groups are to have shares by
+    /// their capacities again.
     ///
     /// # Errors
     /// When no map can keep the copies in different failure domains on these targets.
@@ -503,7 +504,7 @@ shares = "48-63"
         let (still, made) = changed(&drained, true, "64GiB");
         assert!(!made.regroups && made.moves.bytes() == 0, "{:?}", made.moves);
         assert_eq!((&still.layout, still.targets[4].capacity.as_str()), (&drained.layout, "64GiB"));
-        // Who takes chunks again is a newcomer like any other.
+        // A target that takes chunks again is a newcomer like any other.
         assert!(!changed(&still, false, "1GiB").1.regroups);
     }
 

@@ -1,4 +1,4 @@
-//! What the machine of a node is told, as the cluster's configuration and the interface say.
+//! The settings of a node's machine, from the cluster's configuration and the interface.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! Section `[[switch]]` of the cluster map: who aggregates.
+//! Section `[[switch]]` of the cluster map: the aggregators.
 
 use std::net::SocketAddr;
 

@@ -75,7 +75,8 @@ pub(super) enum Progress {
 #[derive(Debug)]
 pub(super) struct Connection {
     socket: Socket,
-    /// The other side's address, and who it is: whom it was made for, or who has proved it.
+    /// The other side's address, and which node it is: the one that the connection was made for, or the one that has
+    /// proved to be there.
     pub(super) to: SocketAddr,
     pub(super) peer: Option<NodeId>,
     is_connecting: bool,

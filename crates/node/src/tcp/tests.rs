@@ -219,7 +219,7 @@ fn what_is_no_frame_ends_the_connection_and_strangers_are_bounded() {
         .collect();
     assert!(target.connections.len() <= STRANGERS + 1, "{} connections", target.connections.len());
     assert!(dropped(&target, "stranger") >= 50);
-    // Whom it knows it still hears.
+    // It still hears the nodes that it knows.
     until_heard(&mut initiator, &mut target, &message(&config, INITIATOR, TARGET, 2));
     drop(held);
 }

@@ -219,7 +219,7 @@ fn a_target_that_has_just_joined_is_answered_before_the_map_has_it() {
     hears(&mut newcomer, &ping(2, 1), &mut udp);
     hears(&mut udp, &ping(1, 2), &mut newcomer);
     assert_eq!(dropped(&udp, "no_address"), 0);
-    // Then the map has it, and those of whom something comes later do not displace it.
+    // Then the map has it, and nodes that speak later do not displace it.
     udp.reload(&new).unwrap();
     assert!(udp.learned.is_empty() && udp.addresses[&NodeId(2)] == new.targets[1].address);
 }

@@ -22,10 +22,10 @@ pub(super) struct Order {
     rate: u64,
     /// How many pieces of data come, one after the other.
     data: usize,
-    /// Who gets each of them; of copies several get the only one.
+    /// The targets that get each of them; of copies several get the only one.
     receivers: Vec<(usize, NodeId)>,
     parity: Option<Parity>,
-    /// Who gets which of parity, and what of it is known and not sent.
+    /// The targets that get each piece of parity, and what of it is known and not sent.
     queues: Vec<Queue>,
     passed: Vec<(u32, u32)>,
     left: u64,

@@ -1,10 +1,12 @@
 //! A chunk that is kept as fragments of a code in place of copies: its id, its pieces, and how they are checked.
 //!
-//! A *piece* is a fragment with a header before it. The header says what the code is, how long the chunk is, and the BLAKE3 hash of each
-//! fragment; it is the same in all pieces but for a byte that says which of them this is. The id of the chunk begins with the hash of the header
-//! without that byte, so whoever has one good piece knows all the others by their hashes, and each is checked by itself: a target checks what it
-//! is to store, whoever computed it, and a scrub and a repair check the same. Pieces have the id of the chunk but for the last byte, their
-//! number: they are of one group, and listed under one prefix. As a piece says which it is, whoever chooses the targets need not tell them.
+//! A *piece* is a fragment with a header before it. The header says what the code is, how long the chunk is, and the
+//! BLAKE3 hash of each fragment. It is the same in all pieces, except for a byte that says which of them this is. The
+//! id of the chunk begins with the hash of the header without that byte. So a node that has one good piece knows all
+//! the others by their hashes, and each piece is checked by itself: a target checks what it is to store, no matter
+//! which node computed it, and a scrub and a repair check the same. Pieces have the id of the chunk except for the last
+//! byte, which is their number. So they are of one group, and listed under one prefix. A piece says which one it is, so
+//! the initiator that chooses the targets need not tell them.
 //!
 //! | bytes of an id | what |
 //! |---|---|
@@ -57,7 +59,7 @@ pub struct Coded {
 }
 
 impl ChunkId {
-    /// The code of a coded chunk; `None` for what is none, or for no code that there is.
+    /// The code of a coded chunk; `None` for another chunk, or for a code that does not exist.
     #[must_use]
     pub fn code(&self) -> Option<Code> {
         (self.kind() == ChunkKind::Coded).then(|| Code::from_byte(self.bytes()[HASHED])).flatten()
@@ -83,7 +85,7 @@ impl ChunkId {
         number.map_or(*self, |number| self.with_number(*number))
     }
 
-    /// The coded chunk of which this is a piece; itself, if it is none.
+    /// The coded chunk of which this is a piece; itself, if it is no piece.
     #[must_use]
     pub fn whole(&self) -> Self {
         self.with_number(WHOLE)
@@ -216,9 +218,9 @@ pub(crate) fn matches<'a>(id: &ChunkId, parts: impl IntoIterator<Item = &'a [u8]
     is_of_chunk && read.hashes.get(usize::from(piece.0)) == Some(fragment.finalize().as_bytes())
 }
 
-/// The pieces of a chunk with these numbers, made from as many others as it has fragments of data, all of which were checked. `None`
-/// when they are not so many different ones of one chunk, or when what comes of them is not what their header says: then whoever
-/// cut the chunk computed a wrong parity.
+/// The pieces of a chunk with these numbers, made from as many others as it has fragments of data, all of which were
+/// checked. `None` when they are not so many different ones of one chunk, or when what comes of them is not what their
+/// header says: then the node that cut the chunk computed a wrong parity.
 #[must_use]
 pub fn make(from: &[Bytes], wanted: &[Piece]) -> Option<Vec<Bytes>> {
     let (code, length, numbers) = same_chunk(from)?;

@@ -1,4 +1,4 @@
-//! Which aggregator is asked: one of the map's that is not known to be silent, or not to pass on what it is sent.
+//! Which aggregator is asked: one of those in the map that is not known to be silent, and not known to pass nothing on.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::time::{Instant, Span};
 /// How long one that failed is not asked; twice as long each time, up to [`LONGEST`].
 const SHORTEST: Span = Span::from_millis(100);
 const LONGEST: Span = Span::from_millis(800);
-/// So many bids in a row may come late, when nobody waits for them any more, until it counts as one that does not answer.
+/// So many bids in a row may come too late to be waited for, before it counts as an aggregator that does not answer.
 const LATE_BIDS: u8 = 4;
 
 /// Those that failed when they were asked last.

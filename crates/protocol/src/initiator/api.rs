@@ -196,7 +196,7 @@ pub enum QueryAnswer {
     Ping(Result<Vec<TargetState>, Busy>),
     /// Whether enough targets in distinct failure domains promised a copy.
     Renew(Result<bool, Busy>),
-    /// The mark, and who does not know it.
+    /// The mark, and the targets that do not know it.
     Mark(Result<Marked, Busy>),
     /// What became of the chunks.
     Discard(Result<Discarded, Busy>),
@@ -276,7 +276,7 @@ pub enum Event {
     CorruptCopy {
         /// The chunk.
         id: ChunkId,
-        /// Who sent it.
+        /// The target that sent it.
         target: NodeId,
     },
 }
@@ -309,7 +309,7 @@ impl Stored {
 pub struct Fetched {
     /// The chunk's bytes in order.
     pub pieces: Vec<Bytes>,
-    /// Who sent them.
+    /// The target that sent them.
     pub from: NodeId,
     /// From the request to the verified bytes.
     pub took: Span,
@@ -320,9 +320,9 @@ pub struct Fetched {
 /// A finished list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Every id that somebody holds, with its holders.
+    /// Every id that a target holds, with its holders.
     pub chunks: Vec<(ChunkId, Vec<NodeId>)>,
-    /// Who did not answer: what only they hold is not listed.
+    /// The targets that did not answer: what only they hold is not listed.
     pub silent: Vec<NodeId>,
 }
 
@@ -369,7 +369,7 @@ pub struct Discarded {
 /// One target, or aggregator, as it answered a ping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetState {
-    /// Who.
+    /// The target or aggregator.
     pub target: NodeId,
     /// `None` when it was silent.
     pub answer: Option<Alive>,
@@ -421,7 +421,7 @@ pub enum GetError {
     Busy,
     /// Every member of the group answered that it does not hold the chunk.
     NotFound,
-    /// No good copy could be had in time, but not everybody could be asked.
+    /// No good copy could be had in time, but not every target could be asked.
     Unavailable {
         /// Members that did not answer.
         silent: Vec<NodeId>,
@@ -528,6 +528,6 @@ pub enum Bug {
     SkipFragment,
     /// Acknowledge a put with as few copies as are enough while domains are down, although all are alive.
     NeverWaitForTheLast,
-    /// Be woken when an answer is late, and ask nobody for it.
+    /// Be woken when an answer is late, and ask no target for it.
     WakeInVain,
 }

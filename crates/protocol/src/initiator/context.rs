@@ -63,7 +63,7 @@ pub(super) struct Context {
     /// Gets of which a holder was accepted, and those of them of which another was asked, too.
     pub(super) served: u64,
     pub(super) hedged: u64,
-    /// Who was silent when it was asked last, and how such are asked again.
+    /// The targets that were silent when they were asked last, and how these are asked again.
     pub(super) missed: BTreeMap<NodeId, Missed>,
     pub(super) pings: Pings,
     /// What came of the pieces of coded chunks that are gathered.
@@ -170,9 +170,9 @@ impl Context {
         self.choices.usual().max(self.bids.smallest()).min(self.config.late)
     }
 
-    /// How much later than its window a transfer may still begin. The choice is sometimes late, by what bids differ from
-    /// each other; a receive buffer is kept for the payload all the same, and a transfer that runs into the next costs
-    /// less than another negotiation. This node may be behind, too.
+    /// How much later than its window a transfer may still begin. The choice is sometimes late, by as much as bids
+    /// differ from each other. A receive buffer is kept for the payload all the same, and a transfer that runs into the
+    /// next one costs less than another negotiation. This node may be behind, too.
     pub(super) fn slack(&self) -> Span {
         let behind = self.now.since(self.arrived);
         (self.bids.deviation().times(4) + behind).min(self.config.late.div(4))
@@ -193,9 +193,9 @@ impl Context {
         self.grants.sample_handled(self.arrived.since(since), self.now.since(since));
     }
 
-    /// When the beginning of a window is, on this node's clock. The bid, an `answer` of this kind, travelled for half a round trip, and
-    /// so will the payload: the smallest round trip seen is subtracted. Bids that wait here for one another offer the same
-    /// window all the same.
+    /// When a window begins, on this node's clock. The bid, an `answer` of this kind, travelled for half a round trip,
+    /// and so will the payload: the smallest round trip seen is subtracted. Bids that wait here for one another offer
+    /// the same window all the same.
     pub(super) fn window_start(&self, start: Span, answer: &LatencyEstimate) -> Instant {
         self.arrived + start.less(answer.smallest())
     }
@@ -226,8 +226,8 @@ impl Context {
         busy.unwrap_or(Span::ZERO).min(self.config.max_wait).max(self.config.late)
     }
 
-    /// Who leads these members: the lowest of them that is not silent. Leaders tell members by multicast what they grant, so
-    /// none is asked where that does not reach them.
+    /// The leader of these members: the lowest of them that is not silent. Leaders tell members by multicast what they
+    /// grant, so none is asked where that does not reach them.
     pub(super) fn leader(&self, members: &[NodeId]) -> Option<NodeId> {
         let may = self.config.transport.selection == Selection::Leader && self.next_multicast_check().is_none();
         members.iter().copied().filter(|n| may && !self.is_suspect(*n)).min()

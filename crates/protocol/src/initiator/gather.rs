@@ -1,6 +1,7 @@
-//! A get of a coded chunk: one question for all of its pieces, those of data accepted first when others are not sooner; and gets of single
-//! pieces in place of those that fail or are late. What was fetched is decoded by the driver. Of a range those pieces alone are fetched that
-//! have its bytes, unless one of them fails or is late: then so many of any as decode it.
+//! A get of a coded chunk: one question for all of its pieces, of which those of data are preferred unless others are
+//! much sooner; and gets of single pieces in place of those that fail or are late. The driver decodes what was fetched.
+//! For a range, only the pieces that have its bytes are fetched, unless one of them fails or is late: then as many of
+//! any kind as decode it.
 
 mod question;
 
@@ -15,7 +16,7 @@ use crate::redundancy::{Piece, Pieces};
 use crate::wire::{Ack, Answer};
 use question::{Chosen, Question, Wish};
 
-/// Times that all pieces are asked for, with somebody silent or busy, before the get fails.
+/// Times that all pieces are asked for, with a target silent or busy, before the get fails.
 const ROUNDS: u8 = 4;
 /// So many times as long as a late answer takes an outstanding piece before another is asked for beside it.
 const LATE: u64 = 2;
@@ -31,11 +32,11 @@ pub(super) struct Gather {
     here: Vec<Bytes>,
     numbers: Pieces,
     from: Option<NodeId>,
-    /// The question for all of them, while nobody was chosen.
+    /// The question for all of them, until some were chosen.
     question: Option<Question>,
     /// As how many transfers that counts.
     counted: usize,
-    /// Who offered a piece.
+    /// The targets that offered a piece.
     holders: Vec<(Piece, NodeId)>,
     /// Pieces that were not asked for yet in this round.
     left: Pieces,
@@ -46,7 +47,7 @@ pub(super) struct Gather {
     /// What was said of those that could not be had.
     silent: Vec<NodeId>,
     corrupt: Vec<NodeId>,
-    /// Pieces that nobody has, in this round.
+    /// Pieces that no target has, in this round.
     absent: usize,
     rounds: u8,
     /// When another piece is asked for, as one is late, or all are asked for again.
@@ -109,7 +110,8 @@ impl Gather {
         self.code.data().saturating_sub(self.here.len())
     }
 
-    /// The next piece that is to be asked for, if there are too few under way that are not late; of whom, if it is known who has it.
+    /// The next piece that is to be asked for, if there are too few under way that are not late; and the target to ask,
+    /// if it is known which one has it.
     fn next(&mut self) -> Option<(Piece, Option<NodeId>)> {
         if self.open.len() >= self.needs() + self.late.len() {
             return None;
@@ -198,13 +200,13 @@ impl Initiator {
         self.gather_on(txn);
     }
 
-    /// Asks the group for any pieces. The conventional store asks for each piece who is the first of a ranking.
+    /// Asks the group for any pieces. The conventional store asks the first of a ranking for each piece.
     fn ask_for_any(&mut self, txn: TxnId, may_remember: bool) {
         let Some(gather) = self.gathers.get_mut(&txn) else { return };
         if self.context.config.transport.is_ranked() || gather.needs() == 0 {
             return;
         }
-        // Who has which piece is not remembered, so those few may be asked who have enough of any.
+        // It is not remembered which target has which piece, so the few that have enough of any may be asked.
         let enough = may_remember.then_some(gather.to_decode());
         let before = gather.question.take();
         gather.question = Question::ask(&mut self.context, txn, &gather.job, before.as_ref(), enough);
@@ -214,7 +216,8 @@ impl Initiator {
         self.transfers -= core::mem::replace(&mut gather.counted, counted);
     }
 
-    /// An answer to a question for any pieces. One that came when others were chosen says who has a piece.
+    /// An answer to a question for any pieces. An answer that came when others were chosen still says which target has
+    /// a piece.
     pub(super) fn gather_bid(&mut self, from: NodeId, bid: Bid) {
         let txn = bid.txn.whole();
         let Some(gather) = self.gathers.get_mut(&txn) else { return };
@@ -309,7 +312,7 @@ impl Initiator {
                 (gather.silent, gather.corrupt) = (Vec::new(), Vec::new());
                 gather.left = Pieces::first(gather.code.fragments()).and_not(gather.numbers);
             }
-            // Those that nobody has promised yet are late; the others say so themselves.
+            // Those that no target has promised yet are late; the others say so themselves.
             let is_promised = |own: &TxnId| match self.active.get(own).map(|active| &active.txn) {
                 Some(Txn::Get(get)) => get.is_promised(),
                 _ => false,
@@ -354,7 +357,7 @@ impl Initiator {
         }
     }
 
-    /// Begins the get of a piece, of whom who is known to have it is asked first.
+    /// Begins the get of a piece; the target that is known to have it is asked first.
     fn fetch_piece(
         &mut self,
         txn: TxnId,
@@ -388,7 +391,7 @@ impl Initiator {
     /// They are decoded.
     pub(super) fn gather_decoded(&mut self, txn: TxnId, decoded: Option<Vec<Bytes>>) {
         let Some(mut gather) = self.gathers.remove(&txn) else { return };
-        // All pieces were verified against the id of one chunk: whoever cut it computed a wrong parity.
+        // All pieces were verified against the id of one chunk: the node that cut it computed a wrong parity.
         let result = decoded.ok_or_else(|| gather.error());
         gather.end(&mut self.context, result);
     }

@@ -1,4 +1,4 @@
-//! One get: ask who has the chunk, accept the first good bid, receive, verify; the next holder when anything fails.
+//! One get: ask for the holders of the chunk, accept the first good bid, receive, verify; the next when anything fails.
 
 use bytes::Bytes;
 
@@ -167,8 +167,8 @@ impl Get {
         };
     }
 
-    /// Who may have the chunk: its group, listed holders, and when none of these serves it, those who were its group by the layout
-    /// before, from where data may not have moved yet.
+    /// The targets that may have the chunk: its group, listed holders, and when none of these serves it, its group by
+    /// the layout before, from where data may not have moved yet.
     fn candidates(&self, context: &Context) -> (GroupId, Vec<NodeId>) {
         let (group, mut all) = members(&context.map, &self.job.id);
         all.retain(|member| *member != context.id);
@@ -184,25 +184,25 @@ impl Get {
         beside(context, &self.job.holders, others)
     }
 
-    /// Who was in the chunk's group by the layout before, beside these.
+    /// The chunk's group by the layout before, beside these.
     fn previous_members(&self, context: &Context, others: &[NodeId]) -> Vec<NodeId> {
         let previous = context.map.previous().filter(|_| context.bug != Some(Bug::ForgetPrevious));
         let previous = previous.map(|previous| previous.targets_of(&self.job.id)).unwrap_or_default();
         beside(context, &previous, others)
     }
 
-    /// Whether all who are asked may be in the chunk's group: a multicast address reaches nobody else.
+    /// Whether all that are asked may be in the chunk's group: a multicast address reaches no others.
     const fn may_multicast(&self) -> bool {
         self.multicast && !self.progress.asks_previous && self.job.holders.is_empty()
     }
 
-    /// Whether there are others to ask, who were the chunk's group before.
+    /// Whether there are others to ask, which were the chunk's group before.
     fn may_widen(&self, context: &Context) -> bool {
         !self.progress.asks_previous
             && !self.previous_members(context, &members(&context.map, &self.job.id).1).is_empty()
     }
 
-    /// Fails when there is nobody left to ask, also of those who were the chunk's group before.
+    /// Fails when there is no target left to ask, also none that was in the chunk's group before.
     fn fail_if_nowhere(&mut self, context: &mut Context) -> Option<Step> {
         let (_, all) = self.candidates(context);
         let error = self.progress.nowhere(&all)?;
@@ -376,12 +376,12 @@ impl Get {
             return step;
         }
         if all.iter().any(|n| !asked_of.contains(n) && !self.progress.rules_out(*n)) {
-            // On to those who were not asked, at once: the next of the ranking, or who is not remembered as a holder.
+            // On to targets that were not asked, at once: the next of the ranking, or those not remembered as holders.
             self.ask(context);
             return Step::Continue;
         }
         if self.may_widen(context) {
-            // What did not move yet is not with those who are silent or busy: the others need not wait for them.
+            // What did not move yet is not on those that are silent or busy: the others need not wait for them.
             self.progress.tried.extend(all);
             self.ask(context);
             return Step::Continue;
@@ -399,7 +399,7 @@ impl Get {
         if self.progress.fruitless >= FRUITLESS {
             return self.unavailable(context);
         }
-        // Those who do not have it now may have it in a moment (a put under way), so everybody is asked again.
+        // Those that do not have it now may have it in a moment (a put under way), so all are asked again.
         self.progress.absent.clear();
         self.progress.tried.clear();
         self.rest(context);
@@ -409,8 +409,8 @@ impl Get {
     fn accept(&mut self, context: &mut Context, offer: Offer) {
         let (from, offered, at) = offer;
         let Some((start, offset)) = fit(context, self.txn, &offered, at) else {
-            // Others of ours were accepted since we asked. The next request replaces this one. Those who have not answered yet were not
-            // waited for: that says nothing of multicast.
+            // Others of ours were accepted since we asked. The next request replaces this one. Targets that have not
+            // answered yet were not waited for: that says nothing of multicast.
             self.round.asked_of.clear();
             return self.ask(context);
         };

@@ -1,5 +1,5 @@
-//! Who holds what, as far as this initiator remembers. Asking them first saves the rest of the group the question; a
-//! wrong memory costs one more round.
+//! Which targets hold what, as far as this initiator remembers. Asking them first saves the rest of the group the
+//! question; a wrong memory costs one more round.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,5 @@
-//! Whether the network carries multicast, as far as this initiator can tell: a switch may stop to, and begin again.
+//! Whether the network carries multicast, as far as this initiator can tell: a switch may stop carrying it, and begin
+//! again.
 
 use super::{Context, Deadline, Destination, Event, GroupId, Instant, Message, NodeId, Span, TxnId};
 
@@ -72,7 +73,7 @@ impl Context {
         is_due.then_some(Deadline { at: self.multicast.check_at, why: "multicast" })
     }
 
-    /// Somebody answered a ping: whether it was one by which we look.
+    /// A target answered a ping: whether it was one by which we look.
     pub(super) fn seen(&mut self, txn: TxnId) -> bool {
         let seen = self.multicast.checked == Some(txn);
         if seen {
@@ -86,11 +87,12 @@ impl Context {
 /// What the rounds of one transaction say of multicast.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
-    /// Whom this round asked by multicast, and when, while nobody has answered.
+    /// The targets that this round asked by multicast, and when, while none has answered.
     asked: Option<(Instant, Vec<NodeId>)>,
-    /// The same of the last round that nobody answered.
+    /// The same of the last round that no target answered.
     asked_before: Option<(Instant, Vec<NodeId>)>,
-    /// When this round sent to several whom a leader told by multicast of what comes, and how many of them did not know.
+    /// When this round sent to several targets that a leader had told by multicast what would come, and how many of
+    /// them did not know.
     announced: Option<Instant>,
     strangers: Vec<NodeId>,
 }
@@ -106,7 +108,7 @@ impl Rounds {
         self.strangers.clear();
     }
 
-    /// Whether the last round that asked by multicast reached nobody.
+    /// Whether the last round that asked by multicast reached no target.
     pub(super) const fn is_unanswered(&self) -> bool {
         self.asked.is_some() || self.asked_before.is_some()
     }
@@ -130,7 +132,7 @@ impl Rounds {
         context.multicast.losses = (0, context.now);
     }
 
-    /// Payload goes to several by multicast, of whom a leader told the others in the same way.
+    /// Payload goes to several targets by multicast; a leader told them of it in the same way.
     pub(super) fn send(&mut self, now: Instant) {
         self.announced = Some(now);
     }

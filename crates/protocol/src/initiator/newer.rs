@@ -1,4 +1,4 @@
-//! A newer cluster map: it is fetched from whoever uses it, and comes while requests are under way.
+//! A newer cluster map: it is fetched from a node that uses it, and comes while requests are under way.
 
 use super::{Active, Bug, Deadline, Destination, Event, IgnoredReason, Initiator, NodeId, Txn, TxnId};
 use crate::id::Epoch;

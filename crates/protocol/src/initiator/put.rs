@@ -30,7 +30,7 @@ use crate::wire::{Ack, Answer, BusyWindows, ByteRange, Granted, Grants, Message,
 const PROBES: u8 = 3;
 /// Times a put negotiates before it fails, those not counted in which targets were only busy.
 const ROUNDS: u8 = 200;
-/// Rounds of a put before it counts without those who are down: a target that is back answers by then.
+/// Rounds of a put before it counts without targets that are down: one that is back answers by then.
 const ASKED: u8 = 3;
 /// Rounds that ask the leader of the group before the group itself is asked. What a member refused, its leader knows better
 /// the next time.
@@ -59,7 +59,7 @@ pub(super) struct Put {
     parts: Option<Parts>,
     /// The aggregator of this round, if one was asked.
     aggregator: Option<aggregated::Aggregation>,
-    /// The piece that this round asks for by its own id, as all who could take one have another already.
+    /// The piece that this round asks for by its own id, as all targets that could take one have another already.
     certain: Option<Piece>,
     phase: Phase,
 }
@@ -87,7 +87,7 @@ pub(super) enum Why {
     Remove,
     /// A holder puts it, because there are too few copies; it is done with so many, also when more are wanted.
     Restore(u8),
-    /// A holder puts it on this member, whoever else has one.
+    /// A holder puts it on this member, no matter which others have one.
     Move(NodeId),
 }
 
@@ -129,7 +129,7 @@ struct Progress {
     goal: Goal,
     /// Targets with a durable copy or piece, also those that are not apart from others.
     holders: Vec<(NodeId, Piece)>,
-    /// Targets that failed this put; asked again only when there is nobody else.
+    /// Targets that failed this put; asked again only when there is no other.
     failed: Vec<NodeId>,
     /// Targets that have no room: not asked again by this put.
     full: Vec<NodeId>,
@@ -322,9 +322,10 @@ impl Put {
         }
     }
 
-    /// Until when a coded chunk is not asked for: as long as another of this node waits for bids, and the port has enough to do meanwhile.
-    /// Each of a group keeps free what all pieces take in turn until the choice is made; so windows for the second would begin after
-    /// that, and the port would stand still between them.
+    /// Until when a coded chunk is not asked for: as long as another coded put of this node waits for bids, and the
+    /// port has enough to do meanwhile. Until the first choice is made, each target of the group keeps free the time
+    /// that all pieces take in turn. So windows for the second put would begin after that, and the port would stand
+    /// still between the two.
     fn waits_for_own(&self, context: &Context) -> Option<Instant> {
         let (_, over) = context.negotiates.filter(|(txn, over)| *txn != self.txn && context.now < *over)?;
         if self.job.payload.is_common() || self.job.restores() {
@@ -350,8 +351,9 @@ impl Put {
         self.job.asked
     }
 
-    /// Where pieces lie twice, those who have one are in domains that another piece may have: nobody else may be left. They are asked for a
-    /// certain piece, as they answer that they have one to who asks for any.
+    /// Where pieces exist twice, the targets that have one are in domains that another piece may have: no others may be
+    /// left. These targets are asked for a certain piece, as they answer a question for any piece with the one that
+    /// they have.
     fn ask_for_certain(&mut self, context: &Context, everybody: &[NodeId], asked: &mut Vec<NodeId>) {
         self.certain = None;
         if self.job.payload.is_common() || context.would_meet(self.enough(context), asked.iter().copied()) {
@@ -402,7 +404,7 @@ impl Put {
         }
     }
 
-    /// Whether this is the only copy, as far as those say who were asked.
+    /// Whether this is the only copy, by what the targets say that were asked.
     fn is_urgent(&self) -> bool {
         matches!(self.job.why, Why::Restore(_)) && self.progress.rounds > 1 && self.progress.holders.len() <= 1
     }
@@ -427,8 +429,8 @@ impl Put {
         context.multicast() && self.multicast
     }
 
-    /// Whom an answer to the bids goes to: by multicast also to those whose bids are still under way, as nothing else would
-    /// free what they reserved.
+    /// Where an answer to the bids goes: by multicast also to targets whose bids are still under way, as nothing else
+    /// would free what they reserved.
     fn bidders(&self, context: &Context) -> Vec<NodeId> {
         let offered = |n: &NodeId| self.offers.contains_key(n) || self.by_multicast(context);
         self.round.asked_of.iter().copied().filter(offered).collect()
@@ -462,7 +464,7 @@ impl Put {
         if let Phase::Transferring { waiting, .. } = &self.phase
             && waiting.is_empty()
         {
-            // Who was to have the last copy may be down since.
+            // The target that was to have the last copy may be down since.
             if self.finish_if_enough(context) == Step::Over {
                 return Step::Over;
             }
@@ -514,7 +516,8 @@ impl Put {
             Phase::Transferring { outgoing, waiting } => {
                 let send = outgoing.iter().filter_map(Outgoing::next_deadline).min();
                 let late = waiting.values().map(|w| w.due).min();
-                // Nobody is late who waits for the next part, which waits for what is sent of this one, also once more.
+                // A target that waits for the next part is not late: that part waits until this one was sent, also
+                // where some of it is sent once more.
                 let part = self.parts.filter(|_| outgoing.is_empty()).and_then(Parts::until);
                 let at = part.or_else(|| send.into_iter().chain(late).min()).unwrap_or(Instant::ZERO);
                 Deadline { at, why: "transfer" }

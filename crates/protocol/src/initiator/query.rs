@@ -20,10 +20,10 @@ pub(super) struct OpenQuery {
     txn: TxnId,
     handle: u64,
     question: Question,
-    /// Who still owes an answer.
+    /// The targets that still owe an answer.
     open: BTreeMap<NodeId, Owed>,
     silent: Vec<NodeId>,
-    /// Who was busy to the end.
+    /// The targets that were busy to the end.
     busy: Vec<NodeId>,
     give_up_at: Instant,
 }
@@ -56,9 +56,9 @@ enum Question {
 }
 
 impl Question {
-    /// All are told who may have had a copy, and not only who was listed with one: who dropped a damaged copy misses it no
-    /// more. Under another map than that of the mark nobody is told anything: what refers to the chunks was looked for
-    /// where that map says.
+    /// All targets that may have had a copy are told, and not only those that were listed with one: a target that
+    /// dropped a damaged copy still looks for another one, and stops when it hears of this. Under another map than that
+    /// of the mark no target is told anything: what refers to the chunks was looked for where that map says.
     fn discard(context: &Context, discard: Discard) -> (Vec<NodeId>, Self) {
         let Discard { mark, since, chunks } = discard;
         let mut by_target: BTreeMap<NodeId, Vec<ChunkId>> = BTreeMap::new();
@@ -105,7 +105,7 @@ impl OpenQuery {
             Query::Discard(discard) => Question::discard(context, discard),
         };
         let open = owed_by(context, whom);
-        // Whom nobody owes an answer, the next wake answers.
+        // A query to which no target owes an answer is answered at the next wake.
         let give_up_at = if open.is_empty() { context.now } else { context.now + context.config.give_up };
         let query = Self { txn, handle, question, open, silent: Vec::new(), busy: Vec::new(), give_up_at };
         for node in query.open.keys() {
@@ -299,7 +299,7 @@ impl OpenQuery {
 
     fn finish_if_all(&mut self, context: &mut Context) -> Step {
         if matches!(self.question, Question::Renew { .. }) {
-            // A put, which follows where too little is promised, does not wait for those who are down either.
+            // A put, which follows where too little is promised, does not wait for targets that are down either.
             self.open.retain(|node, _| !context.is_down(*node));
         }
         if !self.open.is_empty() {

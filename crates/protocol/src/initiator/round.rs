@@ -1,4 +1,4 @@
-//! What puts and gets know of their present round: a question to some of a group, and who has answered.
+//! What puts and gets know of their present round: a question to some of a group, and which of them have answered.
 
 use super::Context;
 use crate::id::{GroupId, NodeId};
@@ -11,7 +11,7 @@ pub(super) struct Round {
     pub(super) group: GroupId,
     pub(super) asked_of: Vec<NodeId>,
     pub(super) answered: Vec<NodeId>,
-    /// When the first of those who were busy may have a window.
+    /// When the first of the targets that were busy may have a window.
     pub(super) busy: Option<Span>,
 }
 
@@ -21,7 +21,7 @@ impl Round {
         Self { number: 0, group: GroupId(0), asked_of: Vec::new(), answered: Vec::new(), busy: None }
     }
 
-    /// The next one, which nobody has answered yet.
+    /// The next one, which no target has answered yet.
     pub(super) fn begin(&mut self, group: GroupId) {
         self.number = self.number.wrapping_add(1);
         self.group = group;
@@ -33,12 +33,12 @@ impl Round {
         self.asked_of.contains(&target) && !self.answered.contains(&target)
     }
 
-    /// Who still owes an answer.
+    /// The targets that still owe an answer.
     pub(super) fn outstanding(&self) -> impl Iterator<Item = NodeId> {
         self.asked_of.iter().copied().filter(|target| !self.answered.contains(target))
     }
 
-    /// Whether nobody owes an answer.
+    /// Whether no target owes an answer.
     pub(super) fn is_complete(&self) -> bool {
         self.outstanding().next().is_none()
     }
@@ -52,9 +52,10 @@ impl Round {
 /// What a transaction has to do with the leader of its group.
 #[derive(Debug)]
 pub(super) struct LeaderAttempts {
-    /// Whom this round asks instead of the group.
+    /// The targets that this round asks instead of the group.
     pub(super) asked: Option<NodeId>,
-    /// Who was asked last, and when: a grant that comes after patience is over says how long grants take, too.
+    /// The leader that was asked last, and when: a grant that comes after patience is over says how long grants take,
+    /// too.
     pub(super) last: Option<(NodeId, Instant)>,
     /// Rounds that may ask it yet: none when it did not answer, or could not grant anything.
     pub(super) left: u8,

@@ -1,5 +1,6 @@
-//! Which targets have been silent for how long, as far as this initiator noticed. It asks the silent by itself until they answer:
-//! so who is down is known without a put that waits for it, and so is at once who is back.
+//! Which targets have been silent for how long, as far as this initiator noticed. It asks silent targets by itself
+//! until they answer. So it knows which are down without a put that waits for them, and notices at once when one is
+//! back.
 
 use super::{Context, Deadline, Destination, Instant, Message, NodeId, TxnId};
 
@@ -73,8 +74,8 @@ impl Context {
         self.missed.retain(|node, _| map.target(*node).is_some());
     }
 
-    /// Asks the silent whether they are back, when it is time and nothing else has asked them for as long. Who did not answer the
-    /// last time has missed one round more.
+    /// Asks silent targets whether they are back, when it is time and nothing else has asked them for as long. A target
+    /// that did not answer the last time has missed one round more.
     pub(super) fn ask_silent(&mut self) {
         if self.next_asking().is_none_or(|next| next.at > self.now) {
             return;
@@ -93,7 +94,7 @@ impl Context {
         self.pings = Pings { last: Some((self.now, txn)), asked: turn };
     }
 
-    /// Who is suspect, and when it may be asked by itself.
+    /// The targets that are suspect, and when each may be asked by itself.
     fn silent(&self) -> impl Iterator<Item = (NodeId, Instant)> {
         let suspects = self.missed.iter().filter(|(_, missed)| missed.rounds >= SUSPECT);
         suspects.map(|(node, missed)| (*node, missed.over + self.config.bid_timeout))
@@ -106,7 +107,7 @@ impl Context {
         Some(Deadline { at, why: "the silent" })
     }
 
-    /// Whether this was asked of the silent: who answers is back.
+    /// Whether this was a question to silent targets: one that answers is back.
     pub(super) fn is_back(&self, txn: TxnId) -> bool {
         self.pings.last.is_some_and(|(_, asked)| asked == txn)
     }

@@ -51,11 +51,11 @@ pub enum MapError {
         /// The target.
         target: NodeId,
     },
-    /// Who comes for another is in a failure domain that leaves its groups with too few.
+    /// A target that comes for another one is in a failure domain that leaves its groups with too few.
     Place {
-        /// Who goes.
+        /// The target that goes.
         old: NodeId,
-        /// Who comes.
+        /// The target that comes.
         new: NodeId,
         /// Copies asked for.
         copies: u8,

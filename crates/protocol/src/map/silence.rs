@@ -33,9 +33,10 @@ impl ClusterMap {
         self
     }
 
-    /// With how few copies or pieces a put of this is acknowledged when no more failure domains are alive; `None` is what is kept as the
-    /// map says. What has a redundancy of its own may lack as many as the map lets lack, but two of several copies are always made, and a
-    /// piece more than it can be read from.
+    /// With how few copies or pieces a put of this is acknowledged when no more failure domains are alive; `None` is
+    /// kept as the map says. A chunk with a redundancy of its own may lack as many copies as the map allows to be
+    /// missing. But of several copies at least two are always made, and of a code at least one piece more than it can
+    /// be read from.
     #[must_use]
     pub fn least(&self, own: Option<Redundancy>) -> usize {
         let few = self.min_copies.min(self.copies);
@@ -75,10 +76,10 @@ impl ClusterMap {
         self.count_domains(&known) + alone.len()
     }
 
-    /// Whether these targets, when they are silent, may be all that know of something that was acknowledged: it had copies
-    /// in as many distinct domains as a put was content with then. Silence that hides nothing is as good as an answer. This is of
-    /// what was put with the redundancy of the map; what was put with a redundancy of its own is asked for with
-    /// [`may_hide_kept`](Self::may_hide_kept).
+    /// Whether these targets, when they are silent, may be the only ones that know of something that was acknowledged,
+    /// which had copies in as many distinct domains as a put was content with then. Silence that hides nothing is as
+    /// good as an answer. This is about what was put with the redundancy of the map;
+    /// [`may_hide_kept`](Self::may_hide_kept) is about what was put with a redundancy of its own.
     #[must_use]
     pub fn may_hide(&self, silent: &[NodeId]) -> bool {
         self.may_hide_kept(silent, None)
@@ -90,9 +91,9 @@ impl ClusterMap {
         self.fewest(own).is_met(self.most_domains(silent))
     }
 
-    /// The groups, by their places among [all](Self::group_ids), of which these silent targets may be all that have some chunk that is
-    /// kept so (`None` is as the map says): it is with the group, or where it was by the layout before. Who was taken out since
-    /// then answers no more, too.
+    /// The groups, by their places among [all](Self::group_ids), in which some chunk that is kept so (`None` is as the
+    /// map says) may be on these silent targets alone. The chunk is with the group, or where it was by the layout
+    /// before. A target that was taken out since then does not answer any more either.
     #[must_use]
     pub fn out_of_reach(&self, silent: &[NodeId], own: Option<Redundancy>) -> Vec<usize> {
         let hides = |of: &Placement, place: usize| {
@@ -105,7 +106,7 @@ impl ClusterMap {
         let mut places: BTreeSet<usize> = now.filter(|place| hides(&self.placement, *place)).collect();
         if let Some(previous) = self.previous() {
             let before: BTreeSet<usize> = previous.layout().leads().filter(|place| hides(previous, *place)).collect();
-            // Mostly nobody is silent.
+            // Mostly no target is silent.
             let pairs = if before.is_empty() { BTreeSet::new() } else { previous.pairs(&self.placement) };
             places.extend(pairs.into_iter().filter(|(from, _)| before.contains(from)).map(|(_, to)| to));
         }

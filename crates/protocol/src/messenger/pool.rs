@@ -11,7 +11,7 @@ use crate::time::{Instant, Span};
 const CONNECTIONS: usize = 1 << 16;
 /// `work` lets workers be that differ by at most this part of the most loaded one: what is less is noise.
 const GAP: u64 = 4;
-/// `work` moves nothing from a worker that has less to do than this part of the period: nobody waits there.
+/// `work` moves nothing from a worker that has less to do than this part of the period: nothing waits there.
 const IDLE: u64 = 16;
 /// `work` moves nothing that relieves the more loaded worker by less than this part of its load.
 const GAIN: u64 = 32;
@@ -166,7 +166,7 @@ impl Pool {
         }
     }
 
-    /// When to ask for moves; none while connections stay where they are, so that idle ones wake nobody.
+    /// When to ask for moves; none while connections stay where they are, so that idle ones wake no driver.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         Some(self.since? + self.policy.period()?)

@@ -94,7 +94,7 @@ impl Draft {
         for id in coming {
             let place = if self.overlap { self.room_for(id) } else { self.room_in_disjoint(id) };
             self.layout.cells[place].targets.push(id);
-            // Who comes next fills up what was split, before another is.
+            // The next newcomer fills up a cell that was split, before another cell is split.
             if self.overlap { self.split_cells() } else { self.split_groups() }
         }
     }

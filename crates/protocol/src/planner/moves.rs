@@ -31,9 +31,9 @@ impl Moves {
         self.targets.values().map(|moves| moves.arrives).fold(0, u64::saturating_add)
     }
 
-    /// From `before` to `after`, when all copies of all chunks have so many bytes, and each group's are on its targets as their
-    /// capacities are. Copies that the next layout looks for where they are stay; the others, and what makes the
-    /// difference to an even fill of each group, move.
+    /// From `before` to `after`, when all copies of all chunks have `stored` bytes, and each group's copies are spread
+    /// over its targets by their capacities. Copies stay where the next layout looks for them. The others move, and so
+    /// does what makes the difference to an even fill of each group.
     #[must_use]
     pub fn between(before: &ClusterMap, after: &ClusterMap, stored: u64) -> Self {
         let mut fills: BTreeMap<NodeId, Fill> = BTreeMap::new();

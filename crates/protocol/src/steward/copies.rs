@@ -28,8 +28,8 @@ pub(super) struct Copies<'a> {
 }
 
 impl Copies<'_> {
-    /// What is wanted of them by one or another: each of it has to be met by copies that are kept for it, or nobody would know of it
-    /// when others are lost. The most first.
+    /// What different objects want of them. Each wish has to be met by copies that are kept for it, or it would be
+    /// forgotten when others are lost. The most first.
     pub(super) fn wanted(&self, bug: Option<Bug>) -> Vec<Wanted> {
         if bug == Some(Bug::ForgetWanted) {
             return vec![Wanted::BY_MAP];
@@ -90,8 +90,8 @@ impl Copies<'_> {
         are_alike && self.all.len() <= self.redundancy(*kept_for).pieces() && !self.stray()
     }
 
-    /// Those that stay when there are too many: of members, in distinct failure domains, as many as each of those needs who want
-    /// something. `goes` says which of them rather go, the larger the rather; among equals hashing decides.
+    /// Those that stay when there are too many: of members, in distinct failure domains, as many as each object needs
+    /// that wants some. `goes` says which of them rather go, the larger the rather; among equals hashing decides.
     pub(super) fn to_stay(&self, bug: Option<Bug>, goes: impl Fn(NodeId) -> u64) -> Vec<Copy> {
         let mut here = self.all.clone();
         here.retain(|copy| self.members.contains(&copy.holder));

@@ -1,8 +1,8 @@
 //! Levelling: copies of a group move from its full members to its empty ones, while nothing in it is at risk.
 //!
-//! A holder of a copy puts the chunk on the emptier member, as any initiator does. Then there is one copy too many, and the fuller one
-//! goes as any other that is ([`surplus`](super::surplus)). So a move needs no state but what is on the disks: whatever is forgotten
-//! is found again, or was in vain.
+//! A holder of a copy puts the chunk on the emptier member, as any initiator does. Then there is one copy too many, and
+//! the fuller member's copy goes like any other surplus copy ([`surplus`](super::surplus)). So a move needs no state
+//! but what is on the disks: what is forgotten is found again, or was in vain.
 
 mod plan;
 
@@ -92,8 +92,8 @@ impl Levelling {
         is_asked
     }
 
-    /// What may move in this sweep: asked first when all that is held of the range of all ids is known. Who has not said by then how
-    /// full it is does so in the next sweep.
+    /// What may move in this sweep: asked first when all that is held of the range of all ids is known. A member that
+    /// has not said by then how full it is does so in the next sweep.
     fn prepare(&mut self, context: &Context<'_>, members: &[NodeId]) {
         if self.plan.is_some() {
             return;
@@ -124,7 +124,7 @@ impl Levelling {
     pub(super) fn consider(&mut self, context: &Context<'_>, copies: &Copies<'_>) {
         self.prepare(context, copies.members);
         if let Some((_, at)) = self.moved.get(&copies.id) {
-            // Otherwise who has copies may have been asked before it was moved.
+            // Otherwise a holder may have been asked before the copy was moved.
             if *at >= self.began {
                 return;
             }

@@ -1,13 +1,14 @@
-//! Copies beyond those that are wanted: of a target that was taken for lost and is back, of a put that asked one more, or where the
-//! layout before had them. They go, when nobody can need them any more.
+//! Copies beyond those that are wanted: on a target that was taken for lost and is back, from a put that asked one more
+//! target, or where the layout before had them. They go when nothing can need them any more.
 //!
-//! 1. Whoever has one too many notes a moment.
+//! 1. A holder of a copy that is one too many notes a moment.
 //! 2. All copies that stay are promised, as to a put that counts on them.
-//! 3. Who noted the moment lets its copy go, unless it was promised to somebody since then.
+//! 3. That holder lets its copy go, unless it was promised since then.
 //!
-//! So of two stewards that would let different copies go at most one succeeds: the other counts on what the first lets go, either
-//! before that is noted, and then finds its own copies promised, or after, and then the copy stays. And whoever was promised a copy
-//! that goes is promised those that stay (`docs/healing.md`).
+//! So when two stewards would remove different copies, at most one copy goes. Say that the first removes B and counts
+//! on A, and the second removes A and counts on B. If B was promised to the second after B's moment, B stays. If
+//! before, A's moment is earlier still, A is promised to the first only after that, and A stays. And an initiator that
+//! was promised a copy that goes is promised those that stay (`docs/healing.md`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +46,7 @@ impl Surplus {
     }
 }
 
-/// What is done of it, and by whom it is still owed.
+/// What is done of it, and which targets still owe an answer.
 #[derive(Debug)]
 enum Step {
     Note,
@@ -74,8 +75,9 @@ pub(super) struct AllSurplus {
     open: BTreeMap<TxnId, Open>,
 }
 
-/// How long all copies that stay have to be known before another goes. Whoever reads or lists meanwhile asks one target after the
-/// other: he might ask one before its copy was made, and the other after its copy went. None of that takes longer than this.
+/// How long all copies that stay have to be known before another goes. An initiator that reads or lists meanwhile asks
+/// one target after the other. It might ask one before its copy was made, and the other after its copy went. No read or
+/// list takes longer than this.
 fn patience(context: &Context<'_>) -> Span {
     let longest = context.config.give_up;
     if context.bug == Some(Bug::LetGoAtOnce) { Span::ZERO } else { longest + longest.div(8) }
@@ -112,7 +114,7 @@ impl AllSurplus {
         self.open.values().map(|open| open.again).min()
     }
 
-    /// Asks again whoever is late, and begins with those that are due.
+    /// Asks the targets that are late again, and begins with the chunks that are due.
     pub(super) fn wake(&mut self, context: &mut Context<'_>, new_txn: impl FnMut() -> TxnId) {
         let now = context.now;
         for (txn, open) in self.open.iter_mut().filter(|(_, open)| open.again <= now) {
@@ -135,7 +137,7 @@ impl AllSurplus {
         }
     }
 
-    /// Somebody who has one too many noted a moment. Whether he was asked to.
+    /// A holder of a copy that is one too many noted a moment. Whether it was asked to.
     pub(super) fn noted(
         &mut self,
         context: &mut Context<'_>,
@@ -190,7 +192,7 @@ impl AllSurplus {
 }
 
 impl Open {
-    /// Asks whoever owes an answer, if that was not done too often.
+    /// Asks the targets that owe an answer, if that was not done too often.
     fn ask(&mut self, context: &mut Context<'_>, txn: TxnId) {
         self.asked += 1;
         self.again = context.now + context.config.bid_timeout.times(self.asked.into());

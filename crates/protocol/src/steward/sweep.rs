@@ -1,5 +1,5 @@
-//! A sweep, while it is under way: the range of all ids, a part of it, a part of that, and so on down to the one that is looked at, with what
-//! members have said of each.
+//! A sweep while it is under way: the range of all ids, a part of it, a part of that part, and so on down to the range
+//! that is looked at now, each with what members have said of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::time::Instant;
 
 /// With so many parts that have to be looked at, all that is in their range is listed at once.
 const MANY: usize = PARTS / 4;
-/// So many parts must be behind a list's first page, or the list would be too long, and it is gone on part by part.
+/// A list's first page must reach this part. Otherwise the list would be too long, and the sweep goes on part by part.
 const FIRST_PAGE: usize = 4;
 /// A list of more copies is too long, whatever its first page said.
 const LISTED: usize = PARTS * limits::COUNTED;
@@ -21,7 +21,7 @@ const LISTED: usize = PARTS * limits::COUNTED;
 /// A part of a range as it was when there was nothing to do in it.
 #[derive(Clone, Debug)]
 pub(super) struct Settled {
-    /// Of what everybody held of it; 0: there was something to do, or it was not looked at as it was then.
+    /// Of what all held of it; 0: there was something to do, or it was not looked at as it was then.
     pub(super) print: u64,
     /// What has too few copies as far as is known, since some are silent; seldom anything.
     pub(super) lacks: Option<Box<Lacks>>,
@@ -64,7 +64,7 @@ pub(super) struct Visit {
     /// Which part of the range before it in the path it is, and as what it is remembered there.
     pub(super) part: usize,
     pub(super) print: u64,
-    /// Who still owes an answer.
+    /// The targets that still owe an answer.
     pub(super) owed: BTreeMap<NodeId, Owed>,
     pub(super) copies: BTreeMap<NodeId, Vec<Counted>>,
     pub(super) sums: BTreeMap<NodeId, Box<[u64; PARTS]>>,
@@ -77,8 +77,8 @@ pub(super) struct Visit {
     pub(super) lacks: Lacks,
     /// Whether there is something to do in it.
     pub(super) busy: bool,
-    /// Whether it was not looked at as its print says: what somebody does not hold for a moment, as when his disk does not read it, was in
-    /// the sum that he told, and not in his list.
+    /// Whether what was looked at is not what its print says. A copy that a target does not hold for a moment, as when
+    /// its disk does not read it, was in the sum that it told, and is not in its list.
     pub(super) changed: bool,
     /// When something is to be done in it.
     pub(super) again: Instant,
@@ -105,8 +105,8 @@ impl Sweep {
         Self { began: now, txn, silent: BTreeSet::new(), path: vec![all], lists_from: 0, has_time }
     }
 
-    /// Everybody has answered. Whether all copies are to be listed now, since so many parts are `open`: they have to be looked at.
-    /// Whoever has them is asked from `begin` on.
+    /// All have answered. Whether all copies are to be listed now, since so many parts are `open`, which means that
+    /// they have to be looked at. The holders are asked from `begin` on.
     pub(super) fn lists(&mut self, begin: Instant, open: usize) -> bool {
         let Some(visit) = self.path.last_mut() else { return false };
         match visit.listing {
@@ -126,7 +126,7 @@ impl Sweep {
         owed.map(|owed| owed.again).min().unwrap_or(Instant::ZERO)
     }
 
-    /// Who has been asked often enough is silent until the next sweep.
+    /// A target that has been asked often enough is silent until the next sweep.
     pub(super) fn give_up_silent(&mut self, now: Instant) {
         let Some(visit) = self.path.last_mut() else { return };
         let given_up = visit.owed.iter().filter(|(_, owed)| owed.again <= now && owed.asked >= ASKED);
@@ -219,7 +219,7 @@ impl Visit {
         (all, (0..PARTS).filter(|_| !self.sums.is_empty()).map(part).collect())
     }
 
-    /// What is known of the copies in a part: of those who told sums, that there are none where their sum is 0.
+    /// What is known of the copies in a part: a target that told sums has none where its sum is 0.
     pub(super) fn known_of(&self, part: usize) -> BTreeMap<NodeId, Option<Vec<Counted>>> {
         // A list may be long, and is looked through for each part: what is in it is within the range.
         let is_in_part = |copy: &Counted| self.range.part_of(&copy.id) == part;

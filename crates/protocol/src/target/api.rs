@@ -157,12 +157,12 @@ pub enum Bug {
     TakeOldMap,
     /// Vouch for a copy to an initiator that uses an older cluster map.
     VouchOldMap,
-    /// Answer "have it" without remembering that somebody counts on the copy now.
+    /// Answer "have it" without remembering that a node counts on the copy now.
     ForgetPromise,
     /// Obey a discard whose mark is not known any more, as if nothing had been promised since.
     ObeyUnknown,
     /// Store what another holder puts again without checking the hash.
     TrustRestored,
-    /// Do not look who has chunks whose copy here was damaged.
+    /// Do not look for other copies of chunks whose copy here was damaged.
     NeverSeek,
 }

@@ -1,4 +1,4 @@
-//! A census: what this target holds is asked for by the stewards of its groups, and for one group or another it is the steward.
+//! A census: the stewards of its groups ask this target what it holds, and it is itself the steward of some groups.
 
 use super::{Bug, Effect, Event, IgnoredReason, Message, NodeId, Pending, Target, TxnId};
 use crate::census::Holding;
@@ -37,7 +37,8 @@ impl Stewardship {
         Self { group, before, asked_at: now, steward: None }
     }
 
-    /// When this target becomes the steward, if nobody does who is to be it rather. Whoever is pauses and rests for less long than that.
+    /// When this target becomes the steward, if no member does that is to be it rather. The steward pauses and rests
+    /// for less long than that.
     fn due(&self, config: &Config) -> Instant {
         self.asked_at + config.census_interval.times(u64::from(config.steward_after) * self.before.len() as u64)
     }
@@ -90,7 +91,8 @@ impl Target {
         let mine = map.group_ids().filter(|group| map.members(*group).any(|member| member.id == own));
         let groups = mine.map(|group| Stewardship::new(group, own, map.members(group).map(|member| member.id), now));
         let mut groups: Vec<Stewardship> = groups.collect();
-        // Who is the first in line goes on with what it knows; who stood in for others may be one no more.
+        // A steward that is the first in line goes on with what it knows; one that stood in for another may be none any
+        // more.
         let before = core::mem::take(&mut self.census);
         if let Some(older) = &before.map {
             for steward in before.groups.into_iter().filter_map(|group| group.steward) {
@@ -169,7 +171,7 @@ impl Target {
         }
     }
 
-    /// Somebody says what he holds.
+    /// A target says what it holds.
     pub(super) fn counted(&mut self, from: NodeId, epoch: Epoch, txn: TxnId, holding: &Holding) {
         let is_current = epoch == self.setup.map.epoch;
         let taken = is_current && self.a_steward_takes(|steward, context| steward.counted(context, from, txn, holding));
@@ -209,21 +211,21 @@ impl Target {
         }
     }
 
-    /// Somebody noted a moment, of whose copies one is to go.
+    /// A target noted a moment, of whose copies one is to go.
     pub(super) fn noted(&mut self, from: NodeId, txn: TxnId, note: u64) {
         if !self.a_steward_takes(|steward, context| steward.noted(context, from, txn, note)) {
             self.event(Event::Ignored(IgnoredReason::Late));
         }
     }
 
-    /// Somebody says how full he is.
+    /// A target says how full it is.
     pub(super) fn filled(&mut self, from: NodeId, txn: TxnId, fill: Fill) {
         if !self.a_steward_takes(|steward, _| steward.filled(from, txn, fill)) {
             self.event(Event::Ignored(IgnoredReason::Late));
         }
     }
 
-    /// Whether it is a steward of this target for whom an answer is.
+    /// Whether an answer is for a steward of this target.
     pub(super) fn order_acked(&mut self, from: NodeId, txn: TxnId, ack: Ack) -> bool {
         self.a_steward_takes(|steward, context| steward.acked(context, from, txn, ack))
     }

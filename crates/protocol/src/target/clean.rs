@@ -1,4 +1,4 @@
-//! Copies that nothing refers to. `docs/cleaning.md` has the argument why none goes that somebody counts on.
+//! Copies that nothing refers to. `docs/cleaning.md` has the argument why none goes that something counts on.
 
 use std::collections::VecDeque;
 
@@ -87,7 +87,8 @@ impl Target {
             None if self.setup.bug == Some(Bug::ObeyUnknown) => (u32::MAX, u32::MAX),
             None => return self.send(from, &Message::Discarded { txn, page, dropped: None, bytes: 0 }),
         };
-        // What is put again from here stays until that is over: what nobody lists any more must not appear again.
+        // What is put again from here stays until that is over: a chunk that no target lists any more must not appear
+        // again.
         let judged: Vec<(u8, ChunkId)> = (0..).zip(ids).filter(|(_, id)| !self.is_restoring(id)).collect();
         let ids = judged.iter().map(|(_, id)| *id).collect();
         let pending = Pending::Discard { from, txn, page, judged };

@@ -72,7 +72,7 @@ struct Sought {
 pub(super) struct Lead {
     groups: BTreeMap<GroupId, Group>,
     sought: BTreeMap<TxnId, Sought>,
-    /// Whom windows were granted lately, and of which round.
+    /// To which initiators windows were granted lately, and for which round.
     recent_grants: RecentGrants,
     /// Copies received since the last report to the leader.
     unreported: u8,
@@ -99,7 +99,7 @@ impl Lead {
         self.recent_grants.get(txn).is_some_and(|(to, last)| to == initiator && !is_newer(round, last))
     }
 
-    /// Forgets whom it led and followed: another map has other groups.
+    /// Forgets which groups it led, and which leaders it followed: another map has other groups.
     pub(super) fn forget(&mut self) {
         self.groups.clear();
         self.sought.clear();
@@ -271,7 +271,7 @@ impl Target {
 
     fn lead_request(&mut self, from: NodeId, request: &LeadRequest) {
         let (txn, round) = (request.txn, request.round);
-        // The network doubled it, or delayed it: a second answer would be read as somebody's refusal.
+        // The network doubled it, or delayed it: a second answer would be read as a member's refusal.
         if self.lead.has_granted(from, txn, round) {
             return self.event(Event::Ignored(IgnoredReason::Late));
         }
@@ -369,7 +369,7 @@ impl Target {
         let own = self.setup.id;
         let others = |id: NodeId| id != own && grant.windows.iter().any(|window| window.target == id);
         match self.setup.map.set_of(grant.group, others) {
-            // Nobody listens to larger sets, but for whole groups.
+            // No target listens to larger sets, except for whole groups.
             Some(set)
                 if self.config.multicast
                     && (2..=self.setup.map.most_addressed()).contains(&(set.mask.count_ones() as usize)) =>
@@ -425,7 +425,7 @@ impl Target {
         }
     }
 
-    /// The chunk that somebody seeks is here.
+    /// The chunk that an initiator seeks is here.
     pub(super) fn sought(&mut self, from: NodeId, seek: &Seek, held: Held) {
         let port = self.outward_end().max(self.now + seek.earliest).since(self.now);
         let (read, alone) = self.read_times(held.size);
@@ -516,7 +516,7 @@ impl Target {
         self.grant(&grant);
     }
 
-    /// Claims again what we are asked for; chooses among those who answered in time.
+    /// Claims again what we are asked for; chooses among holders that answered in time.
     pub(super) fn wake_leader(&mut self) {
         let (now, lease) = (self.now, self.lease());
         if self.lead_due.is_none_or(|at| at > now) {

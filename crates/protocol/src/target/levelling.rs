@@ -52,7 +52,7 @@ impl Target {
         let longest = self.config.moved_for().as_nanos();
         self.leaving.forget_before(Instant::from_nanos(self.now.as_nanos().saturating_sub(longest)));
         let live = (usage.live + self.held()).saturating_sub(self.leaving.bytes);
-        // Who takes nothing more, and serves what it has, is neither full nor empty.
+        // A target that takes nothing more, and serves what it has, is neither full nor empty.
         let room = if self.disk_failed { 0 } else { usage.live + usage.dead + self.setup.free };
         self.deliver(from, &Message::Filled { txn, fill: Fill { live, room, chunks: self.setup.chunks } });
     }

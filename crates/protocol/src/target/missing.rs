@@ -1,8 +1,9 @@
-//! Chunks whose copy here was damaged: who else has one.
+//! Chunks whose copy here was damaged: which other targets have one.
 //!
-//! A steward counts what somebody has. What was damaged on everybody but on a target that is silent is counted by nobody, and would
-//! be lost with that one. So who misses a copy looks for another, and says whose answer it lacks: nobody of these is to be
-//! [taken out](crate::take_out) of the cluster map for being silent.
+//! A steward counts the copies that targets have. When all copies but that of a silent target were damaged, no steward
+//! counts the chunk, and it would be lost with that target. So a target that misses a copy looks for another, and says
+//! whose answers it lacks: none of those targets is to be [taken out](crate::take_out) of the cluster map for being
+//! silent.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -51,7 +52,7 @@ struct Question {
     txn: TxnId,
     asked: u8,
     again: Instant,
-    /// Who is asked then.
+    /// The targets that are asked then.
     others: VecDeque<NodeId>,
     /// Those that may have it, and do not answer.
     silent: Vec<NodeId>,
@@ -73,7 +74,8 @@ impl Missing {
         self.is_unlooked = true;
     }
 
-    /// What was found by the last look, and as far as one is under way by that: who fell silent meanwhile is known at once.
+    /// What the last look found, and what a look that is under way has found so far: so a target that fell silent
+    /// meanwhile is known at once.
     pub(super) fn nowhere(&self) -> Option<Nowhere> {
         let mut all = self.nowhere.clone()?;
         if let Some(look) = &self.look {
@@ -175,7 +177,8 @@ impl Target {
         }
     }
 
-    /// Who was asked has no copy: asks the next one. Where nobody is left, it is nowhere as far as is known.
+    /// The target that was asked has no copy: asks the next one. Where none is left, the chunk is nowhere as far as is
+    /// known.
     fn next_of_missing(&mut self, id: ChunkId) {
         let Some(look) = &mut self.missing.look else { return };
         let Some(question) = look.question.as_mut().filter(|question| question.id == id) else { return };
@@ -202,7 +205,7 @@ impl Target {
     /// The chunks whose copy here was damaged, and that were found nowhere else, as far as it was looked; `None` before it was.
     #[must_use]
     pub fn nowhere(&self) -> Option<Nowhere> {
-        // Where nobody looks, nobody is known to miss anything.
+        // Where no target looks, none is known to miss anything.
         if self.config.census_interval == Span::ZERO {
             return Some(Nowhere::default());
         }

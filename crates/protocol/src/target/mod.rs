@@ -79,7 +79,7 @@ pub struct Target {
     setup: Setup,
     /// Where all that nobody may guess comes from: transactions of its own, and the seeds of machines that it makes.
     secrets: Unguessable,
-    /// Says which of its lives this is, to those who got a note in an earlier one.
+    /// Says which of its lives this is, to stewards that got a note in an earlier one.
     life: u32,
     /// Whether a write failed: then the disk takes no more, but what it can still read is served.
     disk_failed: bool,
@@ -343,8 +343,8 @@ impl Target {
         }
     }
 
-    /// The transaction and the round of what is not answered to who uses an older map: he asks where that one has a chunk, and counts on
-    /// copies there.
+    /// The transaction and the round of what is not answered to a node that uses an older map: it asks where that map
+    /// has a chunk, and counts on copies there.
     fn needs_this_map(&self, message: &Message) -> Option<(TxnId, u8)> {
         let bug = self.setup.bug;
         match message {
@@ -373,7 +373,7 @@ impl Target {
             // The window expired, or went back, before it was accepted: say so at once, rather than let the transfer run late.
             self.send(from, &Message::Ack { txn, ack: Ack::Unknown });
         }
-        // What else comes here was sent to all who were asked, and names others.
+        // What else comes here was sent to all that were asked, and names others.
     }
 
     fn done(&mut self, op: OpId, completion: Completion) {

@@ -1,4 +1,4 @@
-//! A newer cluster map: it is fetched from whoever uses it.
+//! A newer cluster map: it is fetched from a node that uses it.
 
 use super::{Event, IgnoredReason, NodeId, Target};
 use crate::id::Epoch;

@@ -1,4 +1,4 @@
-//! A target that stops on purpose says so, and so does one that was started: nobody waits for it meanwhile.
+//! A target that stops on purpose says so, and so does one that was started: no node waits for it meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,8 @@ use super::witness::witnesses_of;
 use super::{Event, Head, IgnoredReason, Input, Message, NodeId, Target};
 use crate::time::Instant;
 
-/// Places for initiators that are told; each has the one that its id says. Who is not told finds out by itself.
+/// Places for initiators that are told; each has the one that its id says. An initiator that is not told finds out by
+/// itself.
 const TOLD: usize = 64;
 
 /// Which initiators were heard, and which targets have left.
@@ -54,7 +55,7 @@ impl Target {
             self.learn_of_map(head.from, head.epoch);
         }
         self.marks.note_epoch(head.epoch);
-        // Who accepts a window has asked for it.
+        // A node that accepts a window has asked for it.
         if !matches!(message, Message::Accept { .. }) {
             self.presence.hear(head.from);
         }

@@ -251,7 +251,7 @@ impl Target {
         if held + size <= self.config.receive_buffer {
             return Some(self.now);
         }
-        // Nobody knows when the last part comes of a copy of which another is expected.
+        // It is not known when the last part comes of a copy of which another part is expected.
         let mut ends: Vec<(Instant, u64)> = self
             .reservations
             .values()
@@ -488,7 +488,7 @@ impl Target {
         if self.setup.bug == Some(Bug::DropAck) {
             return;
         }
-        // Who counts on it wants it to stay.
+        // An initiator that counts on it wants it to stay.
         self.leaving.stay(&id);
         match self.reservations.get(&txn) {
             Some(r) if r.from == from && r.stage.is_here() => {
@@ -542,7 +542,7 @@ impl Target {
         }
     }
 
-    /// Expires what nobody accepted; asks for what is late.
+    /// Expires what was not accepted; asks for what is late.
     pub(super) fn check_reservations(&mut self) {
         let now = self.now;
         let due: Vec<TxnId> = self

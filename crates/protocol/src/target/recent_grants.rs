@@ -8,7 +8,7 @@ use crate::limits;
 /// The last [`limits::FINISHED`] transactions.
 #[derive(Debug, Default)]
 pub(super) struct RecentGrants {
-    /// To whom, and in which round.
+    /// To which initiator, and in which round.
     last: BTreeMap<TxnId, (NodeId, u8)>,
     /// Oldest first.
     order: VecDeque<TxnId>,

@@ -49,12 +49,12 @@ struct Job {
     id: ChunkId,
     wanted: Wanted,
     since: Instant,
-    /// Who hears how it ended, and as the answer to what.
+    /// The steward that hears how it ended, and to which question that is the answer.
     steward: NodeId,
     txn: TxnId,
     /// Its bytes, once they are read; of a coded chunk, once enough of it is fetched, those of all pieces.
     payload: Option<Payload>,
-    /// Which piece is here, and who has others.
+    /// Which piece is here, and which targets have others.
     piece: Piece,
     holders: Vec<NodeId>,
     /// With how many copies it is done, as no more can be had.
@@ -272,7 +272,7 @@ impl Target {
         self.with_initiator(|initiator, now| initiator.handle_input(now, input))
     }
 
-    /// Who reads has the port from `start` to `end`: what is put then, and can, gives way.
+    /// A reader has the port from `start` to `end`: what is put then gives way, if it can.
     pub(super) fn make_way(&mut self, start: Instant, end: Instant) {
         let meets = |w: &&Window| w.start < end && start < w.end;
         let puts: Vec<TxnId> = self.outward_leftover.windows().filter(meets).map(|w| w.txn).collect();
@@ -283,7 +283,7 @@ impl Target {
 
     fn with_initiator(&mut self, act: impl FnOnce(&mut Initiator, Instant)) -> bool {
         let Some(restoring) = self.restoring.as_mut() else { return false };
-        // One port: what it sends to those who read, and what it puts; what others put here, and what it fetches.
+        // One port: what it sends to readers, and what it puts; what others put here, and what it fetches.
         let (outward, leftover) = (&mut self.outward, &mut self.outward_leftover);
         restoring.initiator.take_port(self.now, outward, leftover, &mut self.inward);
         act(&mut restoring.initiator, self.now);

@@ -111,7 +111,7 @@ impl Target {
             let (start, hole_end) = self.in_the_way_of_reads().hole(self.now + earliest.max(read), transfer);
             (start, hole_end, self.link.get(self.now))
         };
-        // Who asks for any pieces has them come one after the other.
+        // An initiator that asks for any pieces has them come one after the other.
         let others = id.code().filter(|_| any).map_or(1, |code| code.data() as u64);
         let end = hole_end.min(start + transfer.times(1 + others));
         let wait = start.since(self.now);

@@ -5,8 +5,8 @@ use crate::id::Epoch;
 use crate::redundancy::Wanted;
 
 impl Target {
-    /// A steward says that the copy here is one too many: from now on it is noted who is promised it, and with such a `note` it goes,
-    /// unless it was promised since.
+    /// A steward says that the copy here is one too many: from now on it is noted when it is promised. With such a
+    /// `note` it goes, unless it was promised since.
     pub(super) fn surplus(
         &mut self,
         from: NodeId,

@@ -8,7 +8,7 @@ use crate::map::ClusterMap;
 use crate::rng::mix;
 use crate::time::{Instant, Span};
 
-/// Who watches a target.
+/// How many others watch a target.
 const WITNESSES: usize = 4;
 /// How far a witness may be in the order in which targets watch each other.
 const REACH: usize = 64;
@@ -71,13 +71,13 @@ impl Ring {
     }
 }
 
-/// Who watches a target.
+/// The witnesses of a target: the others that watch it.
 pub(super) fn witnesses_of(id: NodeId, map: &ClusterMap) -> Vec<NodeId> {
     let ring = Ring::new(map);
     ring.position(id).map_or_else(Vec::new, |place| ring.witnesses(place))
 }
 
-/// Whom a target watches.
+/// The targets that a target watches.
 fn watched_by(own: NodeId, map: &ClusterMap) -> Vec<NodeId> {
     let ring = Ring::new(map);
     let Some(place) = ring.position(own) else { return Vec::new() };
@@ -92,7 +92,8 @@ impl Watch {
 }
 
 impl Target {
-    /// Who is silent as far as this target knows, and since when. Not who said a moment ago that it stops: it is being started again.
+    /// The targets that are silent as far as this one knows, and since when. A target that said a moment ago that it
+    /// stops is none of them: it is being started again.
     pub fn silent(&self) -> impl Iterator<Item = (NodeId, Instant)> {
         let within = self.setup.map.restart_within().unwrap_or(self.config.restart_within);
         let restarts = move |id: &NodeId| self.left().any(|(left, at)| left == *id && self.now.since(at) < within);
@@ -100,7 +101,7 @@ impl Target {
         silent.map(|(id, watched)| (*id, watched.since))
     }
 
-    /// Whom this target watches.
+    /// The targets that this one watches.
     pub fn watched(&self) -> impl Iterator<Item = NodeId> {
         self.watch.watched.keys().copied()
     }
@@ -129,7 +130,7 @@ impl Target {
         }
     }
 
-    /// Who is watched by the newest map; of those that were before, what is known stays.
+    /// The targets to watch by the newest map. What is known of those that were watched before stays.
     fn look_up_watched(&mut self) {
         let mut before = core::mem::take(&mut self.watch.watched);
         let new = || Watched { txn: TxnId(0), missed: 0, since: self.now };

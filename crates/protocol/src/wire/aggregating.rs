@@ -49,17 +49,17 @@ pub struct AggregateOrder {
     pub size: u32,
     /// Bytes per second that each receiver takes.
     pub rate: u32,
-    /// Who gets which piece, and when its window begins, counted from the moment at which the bid was sent; at most
-    /// [`limits::PIECES`]. Of copies the piece is the first for all of them.
+    /// Which target gets which piece, and when its window begins, counted from the moment at which the bid was sent; at
+    /// most [`limits::PIECES`]. Of copies the piece is the first for all of them.
     pub receivers: Vec<Receiver>,
 }
 
-/// Who gets a piece from an aggregator.
+/// A target that gets a piece from an aggregator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receiver {
     /// Which.
     pub piece: Piece,
-    /// Who.
+    /// The target.
     pub target: NodeId,
     /// When its window begins.
     pub start: Span,

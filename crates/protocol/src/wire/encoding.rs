@@ -298,7 +298,8 @@ fn put_part(part: &MapPart, out: &mut impl BufMut) {
     out.put_slice(&part.bytes);
 }
 
-/// In the field of a request that says how long a window should be. Who does not know of parts offers a long one for all.
+/// In the field of a request that says how long a window should be. A target that does not know of parts offers a long
+/// one for all.
 const URGENT: u16 = 1 << 15;
 const IN_PARTS: u16 = 1 << 14;
 /// Of those: some were sent. It is asked only of those that offered a window for a part.

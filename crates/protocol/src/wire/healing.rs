@@ -162,7 +162,7 @@ fn put_health(txn: TxnId, report: &HealthReport, out: &mut impl BufMut) {
     }
     let has_sought = report.nowhere.as_ref() != Some(&Nowhere::default());
     let has_moved = report.moving > 0 || report.moved > 0 || has_sought;
-    // Left out where nobody is watched, as from targets that do not know of it.
+    // Left out where no target is watched, as from targets that do not know of it.
     if !report.watched.is_empty() || has_moved {
         out.put_u8(report.watched.len() as u8);
         for (id, silent) in &report.watched {

@@ -102,13 +102,13 @@ pub struct LeadRequest {
     pub earliest: Span,
     /// When the initiator's port is taken, as in a put request.
     pub busy: BusyWindows,
-    /// Who has a copy; at most [`limits::COPIES`].
+    /// The targets that have a copy; at most [`limits::COPIES`].
     pub have: Vec<NodeId>,
-    /// Who is not to be chosen; at most [`limits::GROUP_MEMBERS`].
+    /// The targets that are not to be chosen; at most [`limits::GROUP_MEMBERS`].
     pub avoid: Vec<NodeId>,
 }
 
-/// Initiator to a whole group: who holds this chunk? Holders answer the leader, which picks one of them.
+/// Initiator to a whole group: which of you hold this chunk? Holders answer the leader, which picks one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seek {
     /// Which transaction.
@@ -119,13 +119,13 @@ pub struct Seek {
     pub id: ChunkId,
     /// Its group.
     pub group: GroupId,
-    /// Who is to pick.
+    /// The leader that is to pick.
     pub leader: NodeId,
     /// The initiator cannot receive before this, from now.
     pub earliest: Span,
 }
 
-/// Member to leader: the chunk that somebody seeks is here.
+/// Member to leader: the chunk that an initiator seeks is here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holds {
     /// Whose transaction.
@@ -191,7 +191,7 @@ pub enum Direction {
 /// One chosen member in a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantedWindow {
-    /// Who.
+    /// The target.
     pub target: NodeId,
     /// When its transfer begins, from the moment at which the grant was sent.
     pub start: Span,

@@ -17,7 +17,7 @@ use crate::time::Span;
 /// Everything that nodes say to each other besides payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Initiator to group: who can take a copy of this chunk, and when?
+    /// Initiator to group: can you take a copy of this chunk, and when?
     PutRequest(PutRequest),
     /// Target to initiator: the answer to a put or get request; to a list (of round 0) only that it is busy.
     Bid(Bid),
@@ -30,7 +30,7 @@ pub enum Message {
         /// The chosen, each with the part of its bid's window that will be used.
         granted: Grants,
     },
-    /// Initiator to group: who has this chunk (of a coded one any piece: [`TxnId::of_piece`]), and when could it send it?
+    /// Initiator to group: have you this chunk (of a coded one any piece: [`TxnId::of_piece`]), when could you send it?
     GetRequest {
         /// Which transaction.
         txn: TxnId,
@@ -167,7 +167,7 @@ pub enum Message {
         id: ChunkId,
         /// What its copies are to be kept for.
         wanted: Wanted,
-        /// Of a coded chunk, who has other pieces; at most [`PIECES`](crate::limits::PIECES).
+        /// Of a coded chunk, the targets that have other pieces; at most [`PIECES`](crate::limits::PIECES).
         holders: Vec<NodeId>,
     },
     /// Target to target: your copy of a chunk is one too many. Note a moment ([`Noted`](Self::Noted)); or, after the moment that you
@@ -186,7 +186,7 @@ pub enum Message {
     Noted {
         /// Which transaction.
         txn: TxnId,
-        /// What stands for it, to whoever noted it; not 0.
+        /// What stands for it, to the target that noted it; not 0.
         note: u64,
     },
     /// Target to target: how full are you?
@@ -210,7 +210,7 @@ pub enum Message {
         id: ChunkId,
         /// What the new copy is to be kept for.
         wanted: Wanted,
-        /// Who is to have it.
+        /// The target that is to have it.
         to: NodeId,
     },
     /// Initiator to target: what do you know as a steward, and what did you make again?
@@ -244,7 +244,7 @@ pub struct HealthReport {
     pub restored: u64,
     /// Their bytes.
     pub restored_bytes: u64,
-    /// Whom it watches, and for how long each that is silent was; [`WATCHED`](crate::limits::WATCHED) at most.
+    /// The targets it watches, and for how long each that is silent was; [`WATCHED`](crate::limits::WATCHED) at most.
     pub watched: Vec<(NodeId, Option<Span>)>,
     /// Chunks that it is putting on emptier targets.
     pub moving: u16,
@@ -261,9 +261,9 @@ pub struct HealthReport {
 pub struct Nowhere {
     /// Those of which all that may have them said that they do not: nothing refers to them, or they are lost.
     pub lost: u32,
-    /// Those that somebody may have who did not answer.
+    /// Those that a target may have that did not answer.
     pub sought: u32,
-    /// Who did not; when they are [`SOUGHT`](crate::limits::SOUGHT), there may be more.
+    /// The targets that did not; when they are [`SOUGHT`](crate::limits::SOUGHT), there may be more.
     pub silent: Vec<NodeId>,
 }
 
@@ -510,7 +510,7 @@ pub type Grants = SmallVec<[Granted; 3]>;
 /// One chosen target in an accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// Who.
+    /// The target.
     pub target: NodeId,
     /// How far into its bid's window the transfer begins.
     pub offset: Span,

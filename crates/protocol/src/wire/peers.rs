@@ -1,4 +1,5 @@
-//! Which session of each sender counts, which of its sequence numbers were seen, and who is asked for a proof.
+//! Which session of each sender counts, which of its sequence numbers were seen, and which sessions are asked for a
+//! proof.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +14,8 @@ const WINDOW: u64 = 1_024;
 pub const ASK_AGAIN: Span = Span::from_millis(10);
 /// How long after the first question its answer counts; then another nonce is asked for.
 const PATIENCE: Span = Span::from_secs(2);
-/// How long a session that is asked has its place to itself: long enough to be asked twice. It is not counted from the last
-/// question, as those who play back a session that is over would hold its place for as long as they like.
+/// How long a session that is asked has its place to itself: long enough to be asked twice. It is not counted from the
+/// last question, as an attacker that plays back a session that is over could hold its place for as long as it likes.
 const TURN: Span = Span::from_millis(20);
 
 /// A defect that is planted to prove that the simulator's checkers bite.
@@ -52,7 +53,7 @@ struct Proven {
     used: u64,
 }
 
-/// A session of a sender that may be its own, or one that somebody plays back.
+/// A session of a sender that may be its own, or one that an attacker plays back.
 #[derive(Clone, Debug)]
 struct Unproven {
     nonce: u64,
@@ -67,7 +68,7 @@ struct Unproven {
 /// What to ask the sender of an unproven session.
 pub(super) struct Question {
     pub(super) nonce: u64,
-    /// What it should send again, if nobody can have received it.
+    /// What it should send again, if no life of this node can have received it.
     pub(super) missed: Vec<u64>,
 }
 

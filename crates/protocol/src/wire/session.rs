@@ -72,8 +72,8 @@ struct Header {
 }
 
 impl Session {
-    /// A session of `node`, from when on no earlier process of that node receives anything. `seed`: 64 random bits
-    /// that no other session has. They need not be secret: only who has the key can ask for a proof.
+    /// A session of `node`, from when on no earlier process of that node receives anything. `seed`: 64 random bits that
+    /// no other session has. They need not be secret: only a node with the key can ask for a proof.
     #[must_use]
     pub fn new(key: [u8; KEY_LEN], cluster: ClusterId, node: NodeId, seed: u64) -> Self {
         let rng = Rng::new(seed);
@@ -229,7 +229,7 @@ impl Session {
         if answered.nonce != nonce {
             return 0;
         }
-        // Who plays a challenge back gets no more for it.
+        // An attacker that plays a challenge back gets no more for it.
         let says = missed.min(answered.left);
         answered.left -= says;
         says

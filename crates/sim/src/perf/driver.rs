@@ -45,7 +45,7 @@ pub(super) const FREE: u64 = 1 << 60;
 /// What follows how far a run is.
 pub(super) type Progress<'a> = &'a mut dyn FnMut(f64);
 
-/// Who adds what happens to all: the last source of an order.
+/// The source of what happens to all: the last in order.
 const RUN: u32 = SOURCES - 1;
 /// How often in turn a node may want to be woken at once.
 const RESTLESS: u32 = 1_000;
@@ -129,7 +129,7 @@ pub(super) struct Driver<'a, M: MachineSet, F: Fabric> {
     /// Events that come to all parts, until now, and when those come that are known.
     common: u32,
     common_due: Due,
-    /// Who wanted last to be woken at once, when, and how often in turn.
+    /// The node that wanted last to be woken at once, when, and how often in turn.
     restless: (u32, u64, u32),
     /// When the run is over at the latest.
     last: u64,

@@ -434,7 +434,7 @@ mod tests {
         assert!(uncounted.chunks < plain.chunks && uncounted.chunks * 100 > plain.chunks * 96);
         assert!(queued.disk_utilisation > plain.disk_utilisation && queued.chunks == plain.chunks);
         assert!(late.attempt.mean() > plain.attempt.mean());
-        // Who does not begin together meets fewer tentative bids.
+        // Initiators that do not begin together meet fewer tentative bids.
         let large = Cell { chunk: 1 << 20, disk: 1_000, ..cell };
         let first_wave = |staggered_start| {
             let runs = 1..=4;

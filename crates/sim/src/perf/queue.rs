@@ -1,8 +1,8 @@
 //! The event queue of a run.
 //!
-//! Most events come within milliseconds of the present, and none before it. So time is cut into short stretches: what comes in
-//! one of the next few thousand lies in a list of its own, which is sorted when it becomes the present one, what is added to
-//! the present one in a small heap, and only what comes later than all lists in a large one.
+//! Most events come within milliseconds of the present, and none before it. So time is cut into short stretches. Each
+//! of the next few thousand stretches has a list of its own, which is sorted when it becomes the present one. What is
+//! added to the present stretch goes into a small heap, and only what comes later than all lists goes into a large one.
 
 use std::ops::Range;
 
@@ -23,8 +23,8 @@ pub(super) const SOURCES: u32 = 1 << SOURCE;
 /// The last moment that a key can say: 4.8 hours.
 pub(super) const LAST: u64 = u64::MAX >> SOURCE;
 
-/// What decides between events at one moment: who added them, a number below [`SOURCES`], and how many it had added before.
-/// That does not depend on what others do meanwhile, so that a run can be cut into parts.
+/// What decides between events at one moment: their source, a number below [`SOURCES`], and how many events it had
+/// added before. That does not depend on what others do meanwhile, so that a run can be cut into parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Order {
     pub(super) source: u32,

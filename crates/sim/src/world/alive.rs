@@ -32,10 +32,11 @@ impl World<'_> {
         !is_cut && self.nodes.get(&id).is_some_and(is_up) && self.back.get(&id).is_none_or(|back| *back <= since)
     }
 
-    /// In how many failure domains of a chunk's group copies, or pieces, are due to a put: as many as there can be with those that were
-    /// alive all the time since a little before it began, and those that have one; no more than are wanted, and no fewer than the map lets
-    /// be enough. An initiator that was asleep or cut off itself meanwhile has not asked so often, and may still take for silent who was
-    /// before. Who was alive, or was `harmed`, could have any piece; of the others a second one that has the same brings nothing.
+    /// In how many failure domains of a chunk's group copies, or pieces, are due to a put: as many as are possible with
+    /// the targets that were alive all the time since a little before it began, and those that have one. These are no
+    /// more than are wanted, and no fewer than the map lets be enough. An initiator that was itself asleep or cut off
+    /// meanwhile has not asked so often, and may still take targets for silent that were before. A target that was
+    /// alive, or was `harmed`, could have any piece; among the others a second one with the same piece adds nothing.
     pub(super) fn due(
         &self,
         by: NodeId,

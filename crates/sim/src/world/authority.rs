@@ -116,9 +116,10 @@ impl World<'_> {
         }
     }
 
-    /// Operators take out what may be lost; gateways by themselves only those that were lost for good when they looked. Who has another
-    /// disk since then may still go: a look and a decision take their time. So may those that a switch cut off then, when the map has no
-    /// others any more that it cuts off in another failure domain: nobody can tell them from a server that died.
+    /// Operators take out what may be lost; gateways by themselves only those that were lost for good when they looked.
+    /// A target that got another disk since then may still go: a look and a decision take their time. So may targets
+    /// that a switch cut off then, when the map has no others any more that it cuts off in another failure domain: they
+    /// cannot be told from a server that died.
     fn check_taken_out(&mut self, before: &ClusterMap, next: &Draft) {
         let targets = before.targets().map(|target| target.id);
         let gone: Vec<NodeId> = targets.filter(|id| next.map.target(*id).is_none()).collect();
@@ -178,14 +179,14 @@ impl World<'_> {
         keeps.then_some(plan)
     }
 
-    /// Whether all that can has the newest map, and else who has not.
+    /// Whether all nodes that can have the newest map, and else which has not.
     pub(super) fn lags_behind(&self) -> Option<NodeId> {
         let newest = self.maps.len() - 1;
         let has = |id: &NodeId| self.has(*id, newest);
         let is_dead = |id: &NodeId| self.governing.as_ref().is_some_and(|state| state.dead.contains(id));
         let lags = |(id, node): (&NodeId, &super::Node)| {
             let is_up = matches!(node.machine, NodeMachine::Target(..) | NodeMachine::Initiator(_));
-            // An aggregator hears of maps from those who ask it, and needs none before.
+            // An aggregator hears of maps from initiators that ask it, and needs none before.
             let asks_nobody = self.topology.aggregators.contains(id);
             (has(id) && !asks_nobody && !is_dead(id) && (node.map < newest || !is_up)).then_some(*id)
         };

@@ -1,5 +1,5 @@
-//! Cleaners of chunks that initiators put: what refers to a chunk is a row of a catalog that the world keeps, or a manifest
-//! that is put after it, and whoever forgets a chunk lets it go.
+//! Cleaners of chunks that initiators put: what refers to a chunk is a row of a catalog that the world keeps, or a
+//! manifest that is put after it. An owner that forgets a chunk lets it go.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -122,7 +122,7 @@ impl State {
         self.quiet_passes >= self.passes
     }
 
-    /// Whether this is a manifest that names another chunk: only whoever put that puts it.
+    /// Whether this is a manifest that names another chunk: only the initiator that put that chunk puts it.
     pub(super) fn names(&self, id: &ChunkId) -> bool {
         self.references.contains_key(id)
     }

@@ -420,7 +420,7 @@ impl World<'_> {
         self.push(back, Scheduled::Gateway(Event::Start(host)));
     }
 
-    /// A change reaches the catalog, also when whoever asked for it is dead by now.
+    /// A change reaches the catalog, also when the gateway that asked for it is dead by now.
     fn apply(&mut self, ticket: Ticket, node: NodeId, change: Change) {
         let calm = self.healed;
         let alive = self.nodes.contains_key(&node);

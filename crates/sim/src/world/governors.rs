@@ -1,4 +1,5 @@
-//! Gateways that propose cluster maps, and take out who is down: with the product's proposer, detector and planner.
+//! Gateways that propose cluster maps, and take out targets that are down, with the product's proposer, detector and
+//! planner.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -49,7 +50,8 @@ pub(super) enum Event {
     Read(NodeId, usize),
 }
 
-/// Who asks the authority: which gateway in which of its lives, for which change (none: to follow), and the how manieth time.
+/// A question to the authority: which gateway asks in which of its lives, for which change (none: to follow), and at
+/// which attempt.
 #[derive(Clone, Copy)]
 pub(super) struct Asker {
     gateway: usize,
@@ -102,11 +104,11 @@ struct Governor {
     /// What speaks against taking anybody out.
     seen: Seen,
     changes: BTreeMap<u64, Change>,
-    /// The question to the targets that is under way, and who did not answer the first.
+    /// The question to the targets that is under way, and the targets that did not answer the first.
     query: Option<(u64, Option<Vec<NodeId>>)>,
     /// When that was asked.
     asked: Instant,
-    /// Why somebody stays in the map who was down for long.
+    /// Why a target that was down for long stays in the map.
     stays: Option<String>,
 }
 
@@ -305,7 +307,7 @@ impl World<'_> {
         }
     }
 
-    /// As the daemon does: who is down, and who of them goes.
+    /// As the daemon does: which targets are down, and which of them go.
     fn judge_targets(&mut self, gateway: usize, id: NodeId, reports: &[(NodeId, HealthReport)], unanswered: &[NodeId]) {
         let Some(node) = self.nodes.get(&id) else { return };
         let (now, map) = (node.local(self.now), self.maps[node.map].clone());
@@ -528,7 +530,7 @@ impl World<'_> {
         true
     }
 
-    /// Who is not taken out, for a reason, gets an empty disk.
+    /// A target that is not taken out, for a reason, gets an empty disk.
     fn give_up(&mut self, dead: &BTreeSet<NodeId>) {
         let Some(state) = &mut self.governing else { return };
         let reason = state.governors.iter().find_map(|governor| governor.stays.clone());

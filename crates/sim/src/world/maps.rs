@@ -48,7 +48,7 @@ impl World<'_> {
         }
         let fetched = match self.nodes.get(&node) {
             Some(node) => node.fetched,
-            // Who begins reads what is decided.
+            // A node that begins reads what is decided.
             None if self.governing.is_some() && node.is_initiator() => self.maps.len() - 1,
             None => 0,
         };
@@ -62,7 +62,7 @@ impl World<'_> {
         (first..self.maps.len()).rev().filter(|nth| has(*nth)).find(there).unwrap_or(first)
     }
 
-    /// A target does not take a map without it: whoever wrote that switches it off.
+    /// A target does not take a map without it: the one that wrote such a map switches it off.
     pub(super) fn has(&self, node: NodeId, nth: usize) -> bool {
         let map = &self.maps[nth];
         node.is_initiator() || map.target(node).is_some() || map.aggregators().contains(&node)
@@ -161,7 +161,8 @@ impl World<'_> {
         all
     }
 
-    /// Who is asked for a chunk under a map: its group, and who was its group by the layout before, as long as the map carries that.
+    /// The targets that are asked for a chunk under a map: its group, and its group by the layout before, as long as
+    /// the map carries that.
     pub(super) fn asked(&self, map: usize, id: &ChunkId) -> Vec<NodeId> {
         let mut asked = self.group(map, id);
         let map = &self.maps[map];

@@ -1,4 +1,5 @@
-//! What gateways leave behind, judged: what clients were answered, what is referred to, and what is left that nothing refers to.
+//! Judges what gateways leave behind: the answers to clients, what is referred to, and what is left that nothing refers
+//! to.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! A chunk whose last good copy is on a target that is lost for good: nobody can know that it is, so it has to stay in the map.
+//! A chunk whose last good copy is on a target that is lost for good. No node can know that the target is lost, so it
+//! has to stay in the map.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ const COPIES: usize = 3;
 pub(super) struct Orphan {
     chunk: ChunkId,
     last: NodeId,
-    /// Who found that its copy is damaged, and when.
+    /// The target that found its copy damaged, and when.
     found: BTreeMap<NodeId, Instant>,
 }
 
@@ -53,7 +54,8 @@ impl World<'_> {
         }
     }
 
-    /// Who is taken out of a map by itself, as it was silent at that moment, is not known to have the last copy of anything.
+    /// A target that is taken out of a map for its silence is not known at that moment to have the last copy of
+    /// anything.
     pub(super) fn check_orphan(&mut self, before: &ClusterMap, gone: &[NodeId], asked: Instant) {
         let Some(Orphan { chunk, last, found }) = &self.orphan else { return };
         let is_left =
@@ -65,16 +67,17 @@ impl World<'_> {
         if !gone.contains(last) || !is_left || is_replaced || !is_sought {
             return;
         }
-        // Where the record of the drop did not outlive a crash or a lost sector the copy is back: whoever looks for one is told that there
-        // is one, and cannot know better.
+        // Where the record of the drop did not outlive a crash or a lost sector the copy is back: a target that looks
+        // for one is told that there is one, and cannot know better.
         let names =
             |node: &super::Node| matches!(&node.machine, NodeMachine::Target(_, disk) if disk.names(chunk).is_some());
         if found.keys().any(|by| self.nodes.get(by).is_some_and(names)) {
             return;
         }
-        // Whoever misses a copy looks for another, and is told by everybody else of the group, or not for as long as it waits.
+        // A target that misses a copy looks for another. All others of the group answer, or are silent for as long as
+        // it waits.
         let looks = self.scenario.config.bid_timeout.times(32) + Span::from_millis(50);
-        // Who got another disk forgets.
+        // A target that got another disk forgets.
         let knows = |(by, at): &(&NodeId, &Instant)| {
             let is_up = |node: &super::Node| matches!(node.machine, NodeMachine::Target(..));
             let is_in_map = before.target(**by).is_some() && !self.disk_lost.contains_key(by);

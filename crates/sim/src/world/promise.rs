@@ -99,8 +99,8 @@ impl World<'_> {
         nodes.into_iter().filter_map(|node| self.maps[map].domain(*node)).collect::<BTreeSet<u16>>().len()
     }
 
-    /// In how many distinct failure domains these have copies of a chunk under a map; of a coded one different pieces. Of who is down, or whose
-    /// piece was harmed, it is not known which it had.
+    /// In how many distinct failure domains these have copies of a chunk under a map; of a coded one different pieces.
+    /// If a target is down, or its piece was harmed, it is not known which piece it had.
     pub(super) fn reached<'n>(&self, map: usize, id: &ChunkId, nodes: impl IntoIterator<Item = &'n NodeId>) -> usize {
         self.reached_with(map, id, nodes, &BTreeSet::new())
     }

@@ -1,4 +1,5 @@
-//! An attacker who records datagrams and replays them, also those of earlier lives; and the check that no node falls for it.
+//! An attacker that records datagrams and replays them, also those of earlier lives; and the check that no node falls
+//! for it.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +42,7 @@ impl Recorder {
         Self { chance, rng, recorded: Vec::new(), seen: 0, accepted: BTreeMap::new(), lives: BTreeMap::new() }
     }
 
-    /// A datagram will arrive `at` this time: what is played back because of it, when and to whom.
+    /// A datagram will arrive `at` this time: what is played back because of it, when and to which node.
     pub(super) fn sent(&mut self, at: Instant, to: NodeId, datagram: &Bytes) -> Vec<(Instant, NodeId, Bytes)> {
         if self.chance == 0 || is_data(datagram) {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! What gateways are answered about chunks, judged: whether what is not found is only where nobody looks for it.
+//! Judges the answers to gateways about chunks: a chunk that is not found may only be where no map looks for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

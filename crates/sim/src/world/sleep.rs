@@ -119,7 +119,7 @@ impl World<'_> {
         }
     }
 
-    /// Until when whoever this happens to sleeps.
+    /// Until when the node sleeps that this happens to.
     pub(super) fn sleeper(&self, event: &Scheduled) -> Option<Instant> {
         let node = match event {
             Scheduled::Datagram(node, ..)

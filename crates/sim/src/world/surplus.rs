@@ -35,7 +35,7 @@ impl World<'_> {
         }
     }
 
-    /// A target's copy is gone. By which map it went, and who still has one.
+    /// A target's copy is gone. By which map it went, and which targets still have one.
     fn went(&mut self, by: NodeId, id: ChunkId) -> (usize, Vec<NodeId>) {
         self.let_go.insert((id, by));
         self.durable_at.entry(id).or_default().remove(&by);
@@ -72,7 +72,8 @@ impl World<'_> {
         }
     }
 
-    /// Whether somebody who is asked for a chunk under a map, or is down and had it, has a copy that is kept for so much.
+    /// Whether a target that is asked for a chunk under a map, or is down and had it, has a copy that is kept for so
+    /// much.
     fn is_wanted(&self, map: usize, id: &ChunkId, goal: Redundancy) -> bool {
         let by_map = self.maps[map].redundancy();
         self.asked(map, id).iter().any(|node| match self.nodes.get(node).map(|node| &node.machine) {
@@ -84,7 +85,7 @@ impl World<'_> {
         })
     }
 
-    /// Who is asked for a chunk under a map and has a copy. Of who is down that counts that he had.
+    /// The targets that are asked for a chunk under a map and have a copy. A target that is down counts if it had one.
     fn copies_left(&self, map: usize, id: &ChunkId) -> Vec<NodeId> {
         let mut left = self.asked(map, id);
         left.sort_unstable();
@@ -98,7 +99,7 @@ impl World<'_> {
         left
     }
 
-    /// Whether a target has a copy on its disk. Of who is down that counts that he had.
+    /// Whether a target has a copy on its disk. A target that is down counts if it had one.
     pub(super) fn lies_on(&self, node: NodeId, id: &ChunkId) -> bool {
         match self.nodes.get(&node).map(|node| &node.machine) {
             Some(NodeMachine::Target(..)) => self.holds(node, id).is_some(),
@@ -120,7 +121,7 @@ impl World<'_> {
         was_durable && !self.lost.contains(&(*id, node)) && !self.let_go.contains(&(*id, node))
     }
 
-    /// Those of these holders that did not let their copy go; and who else has one, if one of them did.
+    /// Those of these holders that did not let their copy go; and other targets that have one, if one of them did.
     pub(super) fn still_there(&self, map: usize, id: &ChunkId, holders: &[NodeId]) -> Vec<NodeId> {
         let went = |holder: &NodeId| self.let_go.contains(&(*id, *holder));
         let mut there: Vec<NodeId> = holders.iter().copied().filter(|holder| !went(holder)).collect();

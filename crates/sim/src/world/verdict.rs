@@ -60,7 +60,7 @@ impl World<'_> {
         self.check_stores();
     }
 
-    /// Who takes a target that works for silent.
+    /// The nodes that take a working target for silent.
     fn slandered(&self) -> Option<(NodeId, NodeId)> {
         let works = |id: &NodeId| matches!(self.nodes.get(id).map(|node| &node.machine), Some(NodeMachine::Target(..)));
         self.nodes.iter().find_map(|(id, node)| match &node.machine {
@@ -221,7 +221,7 @@ impl World<'_> {
         }
     }
 
-    /// On a healthy network, whoever waits for copies hears of them when they are durable, not by asking in vain.
+    /// On a healthy network, a put that waits for copies hears of them when they are durable, not by asking in vain.
     fn check_prompt(&mut self, put: &Putting, holders: &[NodeId]) {
         let id = put.id;
         let Some(durable) = self.durable_at.get(&id) else { return };
@@ -335,8 +335,8 @@ impl World<'_> {
         excuses.into_iter().for_each(|excuse| self.excuse(excuse, by, id));
     }
 
-    /// A list names nothing else, and every version acknowledged before of which somebody who answered has a copy. When those
-    /// who were silent hide nothing by the map, that is every version.
+    /// A list names nothing else, and has every version acknowledged before of which a target that answered has a copy.
+    /// When the silent targets hide nothing by the map, that is every version.
     pub(super) fn check_list(&mut self, by: NodeId, listing: &Listing, found: &Found) {
         if let Some((other, _)) = found.chunks.iter().find(|(id, _)| !id.encode().starts_with(&listing.prefix)) {
             self.fail(format!("a list named {other:?}, which it was not asked for"));
@@ -347,7 +347,7 @@ impl World<'_> {
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
         let known_now = !self.maps[map].may_hide(&found.silent);
         let complete = known_now && !self.maps[listing.map].may_hide(&found.silent);
-        // Whoever took a newer map meanwhile began anew under that one.
+        // An initiator that took a newer map meanwhile began anew under that one.
         let mut asked = listing.asked.clone();
         asked.retain(|target| self.maps[map].target(*target).is_some());
         for (id, promise) in &listing.known {

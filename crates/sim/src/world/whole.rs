@@ -37,8 +37,8 @@ impl World<'_> {
         self.whole.whole
     }
 
-    /// A target has put a chunk since `since`, as there were too few copies. There were, if those that lay on disks for long before are no
-    /// more than that, also on those of targets that were silent: whoever is in the map may be back.
+    /// A target has put a chunk since `since`, as there were too few copies. There were, if those that lay on disks for
+    /// long before are no more than that, also on those of targets that were silent: a target in the map may come back.
     pub(super) fn was_lacking(&mut self, by: NodeId, id: ChunkId, since: Instant) {
         let config = &self.scenario.config;
         // A steward looks twice, so long apart, and others may have put it meanwhile.
@@ -51,8 +51,8 @@ impl World<'_> {
         }
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
         let group = self.group(map, &id);
-        // A steward waits for who is silent, in the end so long from one question to the next, and may just have asked when somebody came back: what the
-        // others said before need not be so any more.
+        // A steward waits for silent targets, in the end so long from one question to the next, and may just have asked
+        // when a target came back. What the others said before need not be true any more.
         let waits = config.bid_timeout.times(64);
         let keeps_waiting = |node: &NodeId| {
             self.net.is_cut(by, *node) || self.back.get(node).is_some_and(|b| *b + waits.times(2) > since)
@@ -62,7 +62,7 @@ impl World<'_> {
             |node: &NodeId, at: Instant| self.mended.get(&(id, *node)).map_or(at, |(again, _)| at.max(*again));
         let lay = |node: &NodeId, at: Instant| {
             let is_good = self.lies_on(*node, &id) && !self.damaged.contains(&(id, *node));
-            // Who was silent when it was begun was passed over by the put, and is back before that is over.
+            // A target that was silent when the put began was passed over by it, and is back before it is over.
             let was_silent = self.back.get(node).is_some_and(|back| *back > since);
             let is_read = !self.disks.failed_reads.contains(node);
             at + looks < since && group.contains(node) && is_good && is_read && !was_silent
@@ -113,7 +113,7 @@ impl World<'_> {
         let newest = self.maps.len() - 1;
         let map = &self.maps[newest];
         let keepers = map.keepers(map.group_of(id));
-        // Nobody who is asked has a good copy: all were lost, or are where no map looks.
+        // No target that is asked has a good copy: all were lost, or are where no map looks.
         let enough = id.code().map_or(1, |code| code.data());
         let holders = keepers.iter().filter(|keeper| self.holds(**keeper, id).is_some());
         if self.reached(newest, id, holders) < enough {
@@ -137,7 +137,7 @@ impl World<'_> {
         }
         let roomy: BTreeSet<NodeId> = group.iter().copied().filter(|node| self.has_room(*node)).collect();
         let holders = group.iter().filter(|node| self.holds(**node, id).is_some());
-        // Who has room may have any piece.
+        // A target that has room may have any piece.
         let possible = self.reached_with(newest, id, holders, &roomy);
         (possible < copies).then_some(Excuse::Full)
     }

@@ -51,7 +51,7 @@ pub(super) struct Listing {
     /// The versions that were acknowledged before.
     pub(super) known: Vec<(ChunkId, Arc<Promise>)>,
     pub(super) healed: bool,
-    /// Under which map, and whom.
+    /// Under which map, and which targets.
     pub(super) map: usize,
     pub(super) asked: Vec<NodeId>,
     pub(super) since: Instant,
@@ -198,7 +198,8 @@ impl World<'_> {
         (Operation::Put(putting), initiator::Request::Put { handle, put })
     }
 
-    /// A chunk that was put before: more often by whoever uses an older map than others do, as copies may count for less now.
+    /// A chunk that was put before: more often by an initiator that uses an older map than others do, as copies may
+    /// count for less now.
     fn draw_again(&mut self, initiator: NodeId) -> Option<(ChunkId, Bytes)> {
         let is_newer = |map: usize| self.nodes.get(&initiator).is_some_and(|node| node.map < map);
         let old = self.nodes.values().any(|node| is_newer(node.map));

@@ -1,5 +1,5 @@
-//! The question of a coded get to its group: who has any piece, and when could it send that? One for all pieces, as each target has another,
-//! and only the holders know which.
+//! The question of a coded get to its group: which targets have any piece, and when could they send it? It is one
+//! question for all pieces, as each target has another, and only the holders know which.
 
 use super::super::get::{Job, Offer, SOON, fit};
 use super::super::multicast::Rounds;
@@ -9,7 +9,7 @@ use crate::config::GetChoice;
 use crate::redundancy::{Piece, Pieces};
 use crate::wire::{Granted, Grants, Message};
 
-/// One round in which nobody was chosen yet.
+/// One round in which no target was chosen yet.
 #[derive(Debug)]
 pub(super) struct Question {
     txn: TxnId,
@@ -19,13 +19,13 @@ pub(super) struct Question {
     since: Instant,
     soft: Instant,
     hard: Instant,
-    /// Whether nobody else is waited for when what was offered is enough.
+    /// Whether no other target is waited for when what was offered is enough.
     has_waited: bool,
     /// Those that there are.
     pieces: Pieces,
-    /// Not where somebody may be asked who is not of the group.
+    /// Not where a target may be asked that is not of the group.
     may_multicast: bool,
-    /// Whether only those were asked who are remembered as holders.
+    /// Whether only targets were asked that are remembered as holders.
     pub(super) is_narrow: bool,
 }
 
@@ -52,7 +52,8 @@ pub(super) struct Chosen {
 }
 
 impl Question {
-    /// Asks for pieces of a chunk: those who are remembered to have some, if they `may_remember` enough, or all. `None` where there is nobody.
+    /// Asks for pieces of a chunk: the targets that are remembered to have some, if these are enough and `may_remember`
+    /// allows it, or all. `None` where there is no target.
     pub(super) fn ask(
         context: &mut Context,
         txn: TxnId,
@@ -108,12 +109,12 @@ impl Question {
         if self.has_waited { self.hard } else { self.soft }
     }
 
-    /// Who offered what, with the pieces.
+    /// Which targets offered what, with the pieces.
     pub(super) fn offered(&self) -> impl Iterator<Item = (Piece, NodeId)> {
         self.offers.iter().map(|(piece, offer)| (*piece, offer.0))
     }
 
-    /// Whether somebody said already what it offers, or does not.
+    /// Whether a target said already what it offers, or does not.
     pub(super) fn has_answered(&self, from: NodeId) -> bool {
         self.round.answered.contains(&from)
     }
@@ -130,7 +131,7 @@ impl Question {
             (Answer::Window(offered), Some(piece)) if self.pieces.contains(piece) => {
                 self.offers.push((piece, (from, offered, context.arrived)));
             }
-            // Who is busy, or has none, may be asked for a piece by itself.
+            // A target that is busy, or has none, may be asked for a piece by itself.
             _ => {}
         }
         true
@@ -154,7 +155,7 @@ impl Question {
         if !(is_over || is_settled || self.is_narrow && self.has_waited) {
             return None;
         }
-        // Who was waited for in vain is not waited for by the next.
+        // The next question does not wait for a target that was waited for in vain.
         if self.has_waited {
             self.round.outstanding().for_each(|node| context.miss(node, self.since));
         }

@@ -49,7 +49,7 @@ impl Get {
         let (serving, is_late) = (*from, incoming.is_empty());
         self.hedge = Hedge::Off;
         if self.job.gather.is_some() {
-            // Nobody else has this piece, and another is as good, which is less than another copy.
+            // No other target has this piece, and another piece is as good, which is less than another copy.
             if is_late {
                 self.job.note_late(context);
             }
@@ -139,7 +139,7 @@ impl Get {
         true
     }
 
-    /// The payload of `from` begins: whether it is received. Who is slower is told to stop.
+    /// The payload of `from` begins: whether it is received. The slower holder is told to stop.
     pub(super) fn begins(&mut self, context: &mut Context, from: NodeId) -> bool {
         let Phase::Receiving { from: serving, incoming, .. } = &self.phase else { return false };
         match self.hedge {

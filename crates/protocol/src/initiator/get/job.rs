@@ -11,11 +11,12 @@ use crate::time::Instant;
 pub(in crate::initiator) struct Job {
     pub(in crate::initiator) handle: u64,
     pub(in crate::initiator) id: ChunkId,
-    /// Who was listed as a holder. They need not be in the group: the map may have changed since they took it.
+    /// The targets that were listed as holders. They need not be in the group: the map may have changed since they took
+    /// the chunk.
     pub(in crate::initiator) holders: Vec<NodeId>,
     pub(in crate::initiator) asked: Instant,
     pub(in crate::initiator) give_up_at: Instant,
-    /// Who gathers pieces, of which this is one.
+    /// The get that gathers pieces, of which this is one.
     pub(in crate::initiator) gather: Option<TxnId>,
 }
 

@@ -9,11 +9,12 @@ use crate::wire::OfferedWindow;
 /// A better offer could not gain more than this.
 pub(in crate::initiator) const SOON: Span = Span::from_micros(200);
 
-/// Who offered what, and when that came here.
+/// The target that offered it, what, and when that came here.
 pub(in crate::initiator) type Offer = (NodeId, OfferedWindow, Instant);
 
-/// Reserves our port for a part of an offered window, which came here `at` a moment: from when on, and how far into the window. `None` when the
-/// port is taken for longer than the offer reaches. (What goes out in one piece anyway fits into any queue.)
+/// Reserves our port for a part of an offered window; the offer came here `at` that moment. Returns from when on, and
+/// how far into the window. `None` when the port is taken for longer than the offer reaches. (What goes out in one
+/// piece anyway fits into any queue.)
 pub(in crate::initiator) fn fit(
     context: &mut Context,
     txn: TxnId,

@@ -1,6 +1,7 @@
-//! A put by way of an aggregator (`docs/aggregator.md`): this node sends the pieces of data once, or one copy, and the aggregator what comes
-//! of them. It bids with the group, and is not waited for longer than that is. What does not arrive by way of it is asked for by
-//! targets and sent to them directly, as anything that is lost; so nothing here is about safety.
+//! A put by way of an aggregator (`docs/aggregator.md`): this node sends the pieces of data once, or one copy, and the
+//! aggregator sends what it makes of them. The aggregator bids with the group, and is not waited for longer than the
+//! group. Targets ask for what does not arrive by way of it, and get that directly, as anything that is lost. So
+//! nothing here is about safety.
 
 use erasure::Code;
 
@@ -127,7 +128,7 @@ impl Put {
         self.choose(context, false)
     }
 
-    /// The choice is made: who has not answered by now was late, or is silent.
+    /// The choice is made: an aggregator that has not answered by now was late, or is silent.
     pub(super) fn miss_aggregator(&mut self, context: &mut Context) {
         if let Some(aggregation) = self.aggregator.as_ref().filter(|aggregation| aggregation.is_awaited()) {
             context.aggregators.miss(aggregation.id, context.now);

@@ -101,9 +101,9 @@ impl Put {
         Step::Continue
     }
 
-    /// Chooses when enough is known: everybody who can be expected to has answered, or patience is over and there are
-    /// enough offers, or all patience is over. Only a wake says that patience is over: while datagrams arrive, the bids
-    /// that are waited for may be among them, read late because this process was.
+    /// Chooses when enough is known: every target that can be expected to answer has answered, or patience is over and
+    /// there are enough offers, or all patience is over. Only a wake says that patience is over: while datagrams
+    /// arrive, the bids that are waited for may be among them, read late because this process was.
     pub(super) fn choose(&mut self, context: &mut Context, woken: bool) -> Step {
         let Phase::Asking { since, soft, hard } = self.phase else {
             return Step::Continue;
@@ -121,7 +121,8 @@ impl Put {
         let over = all || woken && context.now >= hard;
         // As long as the port has other things to do, waiting for it costs nothing.
         let soft = if enough && self.awaits_aggregator() { soft.max(self.free_soon(context, since)) } else { soft };
-        // Who restores wants to hear of every copy: one that it makes beside one that there is would be too many.
+        // A holder that restores wants to hear of every copy: one that it makes beside a copy that exists would be one
+        // too many.
         let may_hurry = enough && !self.job.restores();
         if !(over || enough && expected || may_hurry && woken && context.now >= soft) {
             // With enough good ones to choose from, the rest may take as long again as these did. Without enough, only more
@@ -142,7 +143,7 @@ impl Put {
         context.negotiates.take_if(|(txn, _)| *txn == self.txn);
         self.round.outstanding().for_each(|n| context.miss(n, since));
         self.miss_aggregator(context);
-        // Somebody has the piece that the others were asked for: what they offered is for no other.
+        // A target has the piece that the others were asked for: what they offered is for no other piece.
         if self.certain.is_some_and(|piece| !self.progress.goal.missing().iter().any(|missing| missing == piece)) {
             self.cancel(context);
             self.ask(context);
@@ -198,8 +199,8 @@ impl Put {
     fn pick(&self, context: &Context) -> Vec<Choice> {
         let good: Offers = self.good(context).map(|(id, offer)| (*id, *offer)).collect();
         let enough = self.enough(context).would_be_met(good.values().map(|offer| offer.domain));
-        // A slow target is worse than another negotiation for the last piece, with those who did not answer this time; it
-        // is taken when there is nobody else.
+        // A slow target is worse than another negotiation for the last piece, with the targets that did not answer this
+        // time; it is taken when there is no other.
         let nobody_else = self.round.outstanding().all(|n| context.is_suspect(n));
         let offers = if !enough && nobody_else { &self.offers } else { &good };
         if !context.config.transport.reserved {

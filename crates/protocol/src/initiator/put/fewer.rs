@@ -1,13 +1,14 @@
-//! Puts while failure domains are down: fewer copies than wanted are enough then, but never fewer than the map says. What lacks
-//! is made by the stewards of the group, as what is wanted is written with every copy.
+//! Puts while failure domains are down: fewer copies than wanted are enough then, but never fewer than the map says.
+//! The group's stewards have the missing copies made later, as the number that is wanted is written with every copy.
 
 use super::{Context, Event, NodeId, Phase, Put, Step, Stored};
 use crate::goal::Goal;
 use crate::initiator::{Bug, PutError};
 
 impl Put {
-    /// What is enough now: all that is wanted, or, while members are down, what the domains of the others can have. Nobody else is
-    /// an excuse: who is full or busy answers, and gets room or has time again only when somebody waits for it.
+    /// What is enough now: all that is wanted, or, while members are down, what the domains of the others can have. No
+    /// other target is an excuse: one that is full or busy answers, and has room or time again only if it is waited
+    /// for.
     pub(super) fn enough(&self, context: &Context) -> Goal {
         let goal = self.progress.goal;
         if self.job.restores() {
@@ -21,7 +22,7 @@ impl Put {
             _ => {}
         }
         let alive: Vec<NodeId> = self.ranked.iter().copied().filter(|n| !context.is_down(*n)).collect();
-        // While nobody answers it may be our own way that is cut, and that heals.
+        // While no target answers, our own connection may be cut, and that heals.
         if alive.is_empty() {
             return goal;
         }
@@ -72,7 +73,7 @@ impl Put {
     }
 
     pub(super) fn give_up(&mut self, context: &mut Context) -> Step {
-        // Who could still answer when all was lost is not silent.
+        // A target that could still answer when everything else was lost is not silent.
         let patient = self.lacks_space(context);
         let silent = |n: &NodeId| {
             !self.round.answered.contains(n) && !self.progress.full.contains(n) && (!patient || context.is_suspect(*n))
@@ -101,8 +102,8 @@ impl Put {
         !context.would_meet(self.enough(context), left)
     }
 
-    /// Whether so many are down or full that too few domains are left. While nobody answers it may be our own way that is cut, and
-    /// that heals.
+    /// Whether so many are down or full that too few domains are left. While no target answers, our own connection may
+    /// be cut, and that heals.
     pub(super) fn lacks_domains(&self, context: &Context) -> bool {
         let alive: Vec<NodeId> = self.ranked.iter().copied().filter(|n| !context.is_down(*n)).collect();
         let is_alive = !alive.is_empty() || self.job.to().is_some();

@@ -1,18 +1,19 @@
-//! A copy of maintenance in parts. A window that is long is in the way of clients, who cannot have it once payload arrives. So a target may
-//! offer one for a part, and is asked for the next when that is sent, alone: it keeps what came.
+//! A copy of maintenance in parts. A long window is in the way of clients, which cannot have it once payload arrives.
+//! So a target may offer a window for a part. When the part is sent, that target alone is asked for the next one: it
+//! keeps what came.
 
 use super::{ByteRange, Context, NodeId, Phase, Put, Span};
 use crate::time::Instant;
 
 /// How often one part is asked for before the copy begins anew, perhaps elsewhere.
 const ASKED: u8 = 100;
-/// Whoever has no window for a part is not asked again before.
+/// A target that has no window for a part is not asked again before.
 const SOON: Span = Span::from_millis(1);
 
 /// How far a copy is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts {
-    /// Who has it.
+    /// The target that has it.
     to: NodeId,
     /// Bytes that were sent before this part.
     before: u32,
@@ -30,7 +31,7 @@ impl Parts {
         self.until
     }
 
-    /// Who has what came of it.
+    /// The target that has what came of it.
     pub(super) const fn to(self) -> NodeId {
         self.to
     }
@@ -48,7 +49,7 @@ impl Parts {
 }
 
 impl Put {
-    /// How much of it was sent, if it may go in parts: to one target, of those who have what clients leave.
+    /// How much of it was sent, if it may go in parts: to one target, of those that offer what clients leave.
     pub(super) fn sent_before(&self, context: &Context) -> Option<u32> {
         // In the first round nothing is known of copies elsewhere: mostly one is missing.
         let one = self.need() == 1 || self.progress.rounds == 1;
@@ -60,7 +61,7 @@ impl Put {
         may.then(|| self.parts.map_or(0, |parts| parts.before))
     }
 
-    /// Who has parts of it is asked alone, if it can be `asked`.
+    /// The target that has parts of it is asked alone, if it can be `asked`.
     pub(super) fn keep_to_one(&mut self, context: &Context, asked: &mut Vec<NodeId>) {
         let Some(parts) = &mut self.parts else { return };
         parts.asked += 1;
@@ -72,8 +73,8 @@ impl Put {
         }
     }
 
-    /// How long to rest when nobody has a window. Who has the parts says when he should have one; clients may leave one before, but who
-    /// asks for it sooner mostly asks in vain.
+    /// How long to rest when no target has a window. The target that has the parts says when it should have one.
+    /// Clients may leave a window before, but to ask for it sooner is mostly in vain.
     pub(super) fn rest_for(&self, context: &Context) -> Span {
         let late = context.config.late;
         match (self.parts, self.round.busy) {
@@ -82,7 +83,7 @@ impl Put {
         }
     }
 
-    /// What is sent to those who were chosen, if their window is not for all that is missing.
+    /// What is sent to the chosen target, if its window is not for all that is missing.
     pub(super) fn begin_part(&mut self, context: &Context, targets: &[NodeId]) -> Option<ByteRange> {
         let before = self.sent_before(context)?;
         let [to] = *targets else { return None };

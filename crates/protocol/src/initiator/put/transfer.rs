@@ -170,7 +170,7 @@ impl Put {
         }
         let rate = rate.clamp(entry.rate / SLOWEST, entry.rate);
         let again = Outgoing::whole(to, header, self.job.payload.of(entry.piece), context.now, rate).ranges(ranges);
-        // Who still waits for it says so when it is asked: no need to be patient here.
+        // A target that still waits for it says so when it is asked: no need to be patient here.
         let length = Span::of_transfer(again.unsent(), rate).min(late.times(4));
         *entry = Waiting { due: context.now + length + late.times(2), probes: 0, ..*entry };
         outgoing.push(again);

@@ -1,4 +1,4 @@
-//! Between whom copies move, and how much at once.
+//! Between which members copies move, and how much at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ const FAR: u64 = 50_000;
 const FAR_OF: u64 = 8;
 /// What differs by no more is left as it is, also where much was to move.
 const NEAR: u64 = 20_000;
-/// Both are less for who is nearly full: it is relieved before it takes no more.
+/// Both are less for a member that is nearly full: it is relieved before it takes no more.
 const NEARLY_FULL: u64 = 850_000;
 const FAR_WHEN_FULL: u64 = 20_000;
 const NEAR_WHEN_FULL: u64 = 10_000;
@@ -95,8 +95,9 @@ impl Plan {
         plan
     }
 
-    /// Finds those that are far from others, and keeps those that were, until they are near: of two that are far from each other it is
-    /// the one that is farther from all together. Were it both, all others would be levelled too, as soon as one is added.
+    /// Finds the members that are far from others, and keeps those that were, until they are near. Of two that are far
+    /// from each other it takes the one that is farther from the mean. If it took both, all others would be levelled as
+    /// well as soon as one is added.
     fn find_outliers(&mut self, outliers: &mut BTreeSet<NodeId>) {
         let sum =
             |of: fn(&Fill) -> u64| self.members.iter().map(|member| of(&member.fill)).fold(0, u64::saturating_add);
@@ -141,7 +142,7 @@ impl Plan {
         }
     }
 
-    /// Who is fuller than whom, by their places, where copies may move.
+    /// The pairs of members of which one is much fuller than the other, by their places, where copies may move.
     fn pairs(&self) -> Vec<(usize, usize)> {
         let all = (0..self.members.len()).flat_map(|from| (0..self.members.len()).map(move |to| (from, to)));
         let (members, may_cross) = (&self.members, self.may_cross);
@@ -168,7 +169,8 @@ impl Plan {
         pairs.into_iter().any(|(from, to)| self.differ(&self.members[from], &self.members[to]).is_some())
     }
 
-    /// Which copy of a chunk moves to whom, if one may: from the fullest to the emptiest, so that copies stay in distinct failure domains.
+    /// Which copy of a chunk moves to which member, if one may: from the fullest to the emptiest, so that copies stay
+    /// in distinct failure domains.
     pub(super) fn choose(&mut self, copies: &Copies<'_>, bug: Option<Bug>) -> Option<(Copy, NodeId)> {
         let holds = |id: NodeId| copies.all.iter().any(|copy| copy.holder == id);
         let is_apart = |from: &Member, to: &Member| {

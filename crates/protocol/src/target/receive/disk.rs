@@ -24,8 +24,8 @@ impl Target {
         self.writes.done(self.now, at, sure + self.accept_rate.scale(tentative), size)
     }
 
-    /// How long the disk has been at the write that it does now. The next is expected to take at least as long: otherwise a disk
-    /// that hangs would look as fast as one that nobody has tried.
+    /// How long the disk has been at the write that it does now. The next is expected to take at least as long:
+    /// otherwise a disk that hangs would look as fast as one that was never tried.
     fn at_write(&self) -> Span {
         let begun = |pending: &Pending| if let Pending::Write { begun, .. } = pending { Some(*begun) } else { None };
         self.writes.at_work(self.now, self.oldest(begun))

@@ -1,7 +1,8 @@
-//! Maintenance has what clients leave of a target: a window behind what the disk has to do, which goes back when a client wants it.
+//! Maintenance gets what clients leave of a target: a window behind what the disk has to do, which is taken back when a
+//! client wants it.
 //!
-//! A share of the time is kept for it, the floor that the operator sets, so that it gets on whatever clients do. Within that, and
-//! when nobody else has a copy, it is served like a client.
+//! A share of the time is kept for it, the floor that the operator sets, so that it gets on whatever clients do. Within
+//! that share, and when no other target has a copy, it is served like a client.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -43,7 +44,9 @@ impl Floor {
         now >= self.due
     }
 
-    /// It has the disk or the port for so long. What it has beyond its share counts for [`LASTS`], or for as long as this is the share of.
+    /// It has the disk or the port for so long. Such a use is the share of a longer span, and the next one is due when
+    /// that is over. Spans add up, but reach no further ahead than [`LASTS`], or than the span of this use alone where
+    /// that is longer.
     pub(in crate::target) fn used(&mut self, now: Instant, took: Span, map: &ClusterMap) {
         self.due = match map.maintenance_floor() {
             0 => Instant::FAR,
@@ -59,16 +62,16 @@ impl Floor {
 /// mostly wanted by a client before it begins.
 const NEAR: Span = Span::from_millis(6);
 
-/// Within which time a window for such a transfer begins. On slow links less than two transfers would mean that whoever sends one cannot
-/// ask for the next before that is over, so that its port stands still in between.
+/// Within which time a window for such a transfer begins. On slow links less than two transfers would mean that a
+/// holder that sends one cannot ask for the next before that is over, so that its port stands still in between.
 pub(super) fn near(transfer: Span) -> Span {
     NEAR.max(transfer.times(2))
 }
 
-/// For so long maintenance lives on what it had beyond its share.
+/// What maintenance had beyond its share is forgotten after this, unless a single use counts for longer.
 const LASTS: Span = Span::from_secs(1);
 
-/// Before this it is not looked again whether the disk is idle.
+/// The disk is not looked at again, whether it is idle, before this is over.
 const SOON: Span = Span::from_micros(100);
 
 /// The part of a write, in percent, within which no client's payload may be expected when it begins. A larger one is kinder to clients,
@@ -132,7 +135,7 @@ impl Target {
         self.maintenance.outward.used(self.now, took, &self.setup.map);
     }
 
-    /// What is in the way of who wants to read: of maintenance only what it did not have of its share for long enough.
+    /// What is in the way of a reader: maintenance only where it has not had its share for long enough.
     pub(in crate::target) fn in_the_way_of_reads(&self) -> Cow<'_, Calendar> {
         if self.maintenance.outward.is_due(self.now) {
             both(&self.outward, &self.outward_leftover)
@@ -193,7 +196,7 @@ impl Target {
         let Some(r) = self.reservations.get(&txn) else { return };
         let (from, stage, round, transfer, in_parts) = (r.from, r.stage, r.round, r.answer.transfer, r.part.is_some());
         self.free_window(txn);
-        // Who accepted it hears at once; who did not may not choose it any more.
+        // An initiator that accepted it hears at once; one that did not may not choose it any more.
         if stage == Stage::Tentative {
             self.bid(from, txn, round, Answer::Busy(self.again_in(in_parts, transfer)));
         } else {
@@ -201,7 +204,8 @@ impl Target {
         }
     }
 
-    /// What is in the way of who asks for the port: of maintenance that `yields` everything, of others what others have.
+    /// What is in the way of a request for the port: everything, if it is of maintenance that `yields`; otherwise only
+    /// what does not yield.
     pub(super) fn in_the_way_of(&self, yields: bool) -> Cow<'_, Calendar> {
         if yields { both(&self.inward, &self.leftover) } else { Cow::Borrowed(&self.inward) }
     }

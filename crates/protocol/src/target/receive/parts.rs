@@ -1,4 +1,4 @@
-//! Copies of maintenance that come in parts. Between two parts no window is kept, and what came is.
+//! Copies of maintenance that come in parts. Between two parts no window is kept, but what came is.
 
 use bytes::Bytes;
 
@@ -65,7 +65,7 @@ impl Target {
         Some(ByteRange { offset: sent, len: bytes })
     }
 
-    /// A window is over, or goes to somebody else. What came of a copy that comes in parts is kept.
+    /// A window is over, or goes to another transfer. What came of a copy that comes in parts is kept.
     pub(super) fn free_window(&mut self, txn: TxnId) {
         match self.reservations.get(&txn) {
             Some(r) if r.keeps_what_came() => {
@@ -87,7 +87,8 @@ impl Target {
         had.into_iter().for_each(|event| self.event(event));
     }
 
-    /// Forgets what came of copies in parts, as far as a client needs the room: nobody knows when the next part comes.
+    /// Forgets what came of copies in parts, as far as a client needs the room: it is not known when the next part
+    /// comes.
     pub(super) fn make_room(&mut self, size: u32) {
         while self.held() + u64::from(size) > self.config.receive_buffer {
             let rests = |(_, r): &(&TxnId, &Reservation)| r.stage == Stage::Resting;
@@ -103,7 +104,7 @@ impl Target {
             self.event(Event::Ignored(IgnoredReason::Late));
         }
         let Some(r) = self.reservations.get(&header.txn) else { return };
-        // The port had it, whoever has the window.
+        // The port had it, no matter whose window it is.
         self.busy.iter_mut().for_each(|busy| busy.add(self.arrived, self.now, payload.len()));
         if r.incoming.is_complete() {
             let (window, reserved, size) = (r.window, r.claim.is_reserved(), r.incoming.size());

@@ -6,8 +6,8 @@ use crate::calendar::{Calendar, least};
 /// Payload that arrives without a pause, but for those that its sender makes.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::target) struct Busy {
-    /// How long it took to arrive, and to be handled: a processor that is behind takes what the port held back from its memory, and
-    /// one that is slow holds the port up.
+    /// How long it took to arrive, and to be handled: a processor that is behind takes what the port held back from its
+    /// memory, and one that is slow holds the port up.
     arriving: Span,
     handling: Span,
     /// When the last of it came, and was handled.
@@ -66,8 +66,8 @@ impl Target {
         self.now + self.link.span(self.now, owed)
     }
 
-    /// When the port is through with what should be here by now, and with the windows that this delays. For what stops when a
-    /// client comes only who `yields` waits.
+    /// When the port is through with what should be here by now, and with the windows that this delays. Only a request
+    /// that `yields` waits for what stops when a client comes.
     pub(in crate::target) fn behind(&self, yields: bool) -> Instant {
         let is_late = |r: &Reservation| r.stage.is_open() && r.window.1 <= self.now && r.repairs < 2;
         let mut until = self.owed_until(|_, r| is_late(r) && (yields || !r.can_stop()));

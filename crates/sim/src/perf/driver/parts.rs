@@ -1,8 +1,8 @@
 //! A run in parts, each with nodes of its own and on a thread of its own.
 //!
-//! Nothing that a node does reaches another sooner than the network's trip takes. So a part may go on until a trip after the
-//! time that all others have reached, and nobody waits for a part that is ahead. In which order a node's events come, and what
-//! is drawn for it, is the node's own; so a run comes to the same in any number of parts.
+//! Nothing that a node does reaches another sooner than the network's trip takes. So a part may go on until a trip
+//! after the time that all others have reached, and no part waits for one that is ahead. The order of a node's events,
+//! and what is drawn for it, depend on that node alone. So a run has the same result in any number of parts.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -125,7 +125,7 @@ impl<W, N> SharedState<W, N> {
     /// How far `part` may go on, if nothing reaches another part sooner than `trip`.
     fn reach(&self, part: usize, trip: u64) -> Reach {
         let others = self.parts.iter().enumerate().filter(|(other, _)| *other != part);
-        // First how far they are: whoever is further than its last request's end has said that end before.
+        // First how far they are: a part that is further than its last request's end has said that end before.
         let least = others.map(|(_, other)| other.reached.load(Ordering::Acquire)).fold(u64::MAX, u64::min);
         let over = self.parts.iter().map(|part| part.over.load(Ordering::Relaxed)).fold(0, u64::max);
         Reach { until: least.saturating_add(trip), over }

@@ -32,7 +32,7 @@ pub(in crate::perf) struct Switch {
 /// Tells what is through a port apart from other events.
 const THROUGH: u64 = 5 << 32;
 
-/// A node's link: its port out, the switch's port to it, and who draws what is lost there.
+/// A node's link: its port out, the switch's port to it, and the generator that draws what is lost there.
 struct Link {
     port: Port,
     uplink: Uplink,

@@ -121,7 +121,7 @@ pub(super) struct Port {
     at: u64,
     /// What waits, as time on the wire.
     backlog: u64,
-    /// Who sends the trains that are arriving.
+    /// The senders of the trains that are arriving.
     arriving: Vec<u32>,
     /// When the last of the trains began to arrive, and how long each of its datagrams takes.
     begun: u64,

@@ -57,7 +57,7 @@ struct Held {
     size: u32,
     /// Whether the put is over: nobody finds the chunk any more, what is asked from then on is only a copy too many.
     is_over: bool,
-    /// Who has which piece; copies are all alike.
+    /// Which target has which piece; copies are all alike.
     holders: SmallVec<[(NodeId, Piece); 4]>,
 }
 
