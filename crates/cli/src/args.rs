@@ -6,15 +6,19 @@ use std::time::Duration;
 use anyhow::ensure;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use node::config::CarrierChoice;
+use protocol::messenger::Policy;
 use protocol::redundancy::Redundancy;
 use protocol::transport::Transport;
 
+mod messenger;
 mod objects;
 mod plan;
 mod switch;
 mod target;
 mod up;
 mod users;
+pub(crate) use messenger::{MessengerArgs, Skew};
 pub(crate) use objects::{
     BucketArgs, GetArgs, LsArgs, MigrateArgs, ObjectArgs, PutArgs, RewriteArgs, RmArgs, StatArgs,
 };
@@ -92,6 +96,12 @@ pub(crate) enum Command {
 fn transport() -> impl TypedValueParser<Value = Transport> {
     let names = Transport::NAMED.map(|named| PossibleValue::new(named.name).help(named.description));
     PossibleValuesParser::new(names).try_map(|name| name.parse::<Transport>())
+}
+
+/// The name of a policy of the messenger.
+fn balance() -> impl TypedValueParser<Value = Policy> {
+    let names = Policy::NAMED.map(|named| PossibleValue::new(named.name).help(named.description));
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<Policy>())
 }
 
 /// Where the catalog of objects is.
@@ -224,6 +234,18 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=9),
           conflicts_with_all = ["config", "slow_target", "s3", "catalog", "conflicts", "strangers"])]
     pub(crate) switches: u8,
+    /// What carries messages and payload in the cluster made for the benchmark.
+    #[arg(long, value_name = "CARRIER", value_parser = up::carrier(), default_value = "udp", conflicts_with = "config")]
+    pub(crate) carrier: CarrierChoice,
+    /// With --carrier tcp: threads of each node that read connections beside its loop; with --messenger those that are measured.
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "config")]
+    pub(crate) workers: u8,
+    /// Encrypt what goes between the nodes: all of it with --carrier tcp, payload without.
+    #[arg(long, conflicts_with = "config")]
+    pub(crate) encrypt: bool,
+    /// With --workers: how connections are shared among them.
+    #[arg(long, value_name = "POLICY", value_parser = balance(), default_value = "work", requires = "workers")]
+    pub(crate) balance: Policy,
     /// Puts or gets in flight, 1 to 1024 [default: 16; with --s3 8, then 32].
     #[arg(long)]
     pub(crate) depth: Option<usize>,
@@ -265,6 +287,8 @@ pub(crate) struct BenchArgs {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) messenger: MessengerArgs,
 }
 
 /// What to simulate.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use bytes::Bytes;
-use node::config::CarrierChoice;
+use node::config::{Balance, Network};
 use node::{Client, ClusterConfig, Ticket};
 use protocol::id::{ChunkId, NodeId, coded};
 use protocol::initiator::{ChunkPut, Fetched, Stored};
@@ -29,6 +29,7 @@ use room::Put;
 mod catalog;
 mod ceiling;
 mod conflicts;
+mod messenger;
 mod report;
 mod room;
 mod s3;
@@ -173,6 +174,9 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     if args.s3 {
         return s3::run(args, &stop);
     }
+    if args.messenger.messenger {
+        return messenger::run(args, &stop);
+    }
     if let Some(count) = args.strangers {
         return strangers::run(args, usize::from(count), &stop);
     }
@@ -191,7 +195,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     }
     let bench = match &args.config {
         Some(path) => Bench::running(path, &stop)?,
-        None => Bench::temporary(&args.data, None, args.switches.into(), &stop)?,
+        None => Bench::temporary(args, None, &stop)?,
     };
     let redundancies = args.redundancy.clone().unwrap_or(vec![bench.copies()]);
     let of_transport =
@@ -243,7 +247,7 @@ fn measure(
             // Each begins with empty disks; what was there is gone before the room for the next is looked at.
             let stop = Arc::clone(&bench.stop);
             drop(bench);
-            bench = Bench::temporary(&args.data, None, args.switches.into(), &stop)?;
+            bench = Bench::temporary(args, None, &stop)?;
         }
         let cluster = NodeCluster::start(&bench.config, Some(case.transport), false, Some(depth))?;
         for (at, size) in sizes.iter().enumerate() {
@@ -300,12 +304,8 @@ impl Bench {
     }
 
     /// Makes a cluster in a directory of its own, and starts its targets.
-    fn temporary(
-        place: &Path,
-        slow: Option<(u32, u64)>,
-        switches: u16,
-        stop: &Arc<AtomicBool>,
-    ) -> anyhow::Result<Self> {
+    fn temporary(args: &BenchArgs, slow: Option<(u32, u64)>, stop: &Arc<AtomicBool>) -> anyhow::Result<Self> {
+        let place = &args.data;
         ensure!(place.is_dir(), "there is no directory {}: make it, or choose another with --data", place.display());
         let directory = tempfile::Builder::new().prefix("reservoir-bench-").tempdir_in(place).with_context(|| {
             format!("no directory can be made in {}: choose another place with --data", place.display())
@@ -314,13 +314,19 @@ impl Bench {
             directory.path(),
             &Shape {
                 targets: TARGETS,
-                switches,
+                switches: args.switches.into(),
                 redundancy: None,
                 interface: local_cluster::LOOPBACK,
                 transport: None,
                 slow,
                 out_after: None,
-                carrier: CarrierChoice::default(),
+                network: Network {
+                    carrier: args.carrier,
+                    workers: args.workers,
+                    encrypt: args.encrypt,
+                    balance: Balance(args.balance),
+                    ..Network::default()
+                },
             },
         )?;
         let cluster = Cluster::open(directory.path())?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use node::at_free_port;
 use node::atomic_file;
-use node::config::{CarrierChoice, Network, Protocol, SwitchConfig, TargetConfig};
+use node::config::{Network, Protocol, SwitchConfig, TargetConfig};
 use node::target::IDENTITY;
 use node::{ClusterConfig, ConfigError};
 use protocol::redundancy::Redundancy;
@@ -214,7 +214,7 @@ pub(crate) fn open_or_create(args: &UpArgs) -> anyhow::Result<Cluster> {
             transport,
             slow: None,
             out_after,
-            carrier: args.carrier.unwrap_or_default(),
+            network: Network { carrier: args.carrier.unwrap_or_default(), encrypt: args.encrypt, ..Network::default() },
         };
         create(&args.data, &shape)?;
     }
@@ -273,6 +273,12 @@ fn say_what_stays(cluster: &Cluster, args: &UpArgs) -> anyhow::Result<()> {
             asked.name()
         );
     }
+    if args.encrypt && !config.network.encrypt {
+        crate::output::say!(
+            "reservoir: the cluster in {directory} does not encrypt (asked for: --encrypt): stop all of it and write encrypt = true into \
+             [network] of cluster.toml"
+        );
+    }
     if args.ipv6 && !config.is_ipv6() {
         crate::output::say!("reservoir: the cluster in {directory} is on IPv4 and stays there (asked for: --ipv6)");
     }
@@ -301,8 +307,8 @@ pub(crate) struct Shape {
     pub(crate) slow: Option<(u32, u64)>,
     /// After how many seconds a target that is down is taken out, if not by default.
     pub(crate) out_after: Option<u32>,
-    /// What carries messages and payload.
-    pub(crate) carrier: CarrierChoice,
+    /// What carries messages and payload, and how.
+    pub(crate) network: Network,
 }
 
 /// Makes the stores and writes key, gateway file and, last, the configuration: with it the cluster exists.
@@ -427,7 +433,7 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig,
         // Two leaders that share members refuse each other's windows.
         overlap: transport.selection != Selection::Leader,
         key_file: "cluster.key".into(),
-        network: Network { multicast_port: port()?, carrier: shape.carrier, ..Network::default() },
+        network: Network { multicast_port: port()?, ..shape.network.clone() },
         protocol: Protocol { transport, ..Protocol::default() },
         targets,
         layout: None,

@@ -63,6 +63,10 @@ fn text(obstacle: Option<Obstacle>, last_seen: Option<Duration>, listened: Durat
         Obstacle::Unreachable => {
             format!("there is no way to {address}: look whether its host is up, and at the network between")
         }
+        Obstacle::Encryption => format!(
+            "what answers at {address} does not understand this node, or not the reverse: write the same encrypt in [network] on \
+             all nodes, and give them the same key file"
+        ),
         Obstacle::Dropped(reason) => match reason {
             DropReason::Version => {
                 format!("who answers at {address} speaks another wire version: run the same version on all nodes")
@@ -106,7 +110,9 @@ mod tests {
             SilenceInfo::new(&silence, address)
         };
         let mut all = vec![info(None, None), info(None, Some(Span::from_secs(5)))];
-        all.extend([Obstacle::Closed, Obstacle::Unreachable].map(|obstacle| info(Some(obstacle), None)));
+        all.extend(
+            [Obstacle::Closed, Obstacle::Unreachable, Obstacle::Encryption].map(|obstacle| info(Some(obstacle), None)),
+        );
         let dropped = DropReason::ALL.into_iter().filter(|reason| *reason != DropReason::Replayed);
         all.extend(dropped.map(|reason| info(Some(Obstacle::Dropped(reason)), None)));
         assert!(all.iter().all(|info| info.text.contains(at)));

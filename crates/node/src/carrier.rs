@@ -100,14 +100,28 @@ impl Poller {
         self.watch_for(descriptor, u64::from(token), writable)
     }
 
+    /// The same, for room to send alone: somebody else receives. Errors are reported as well.
+    pub(crate) fn watch_room(&self, descriptor: impl AsFd, token: u32) -> std::io::Result<()> {
+        self.set(descriptor, token.into(), EventFlags::OUT)
+    }
+
     pub(crate) fn watch_for(&self, descriptor: impl AsFd, token: u64, writable: bool) -> std::io::Result<()> {
+        self.set(descriptor, token, if writable { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN })
+    }
+
+    fn set(&self, descriptor: impl AsFd, token: u64, flags: EventFlags) -> std::io::Result<()> {
         let (descriptor, data) = (descriptor.as_fd(), EventData::new_u64(token));
-        let flags = if writable { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
         // Most often it is known, and waits for something else than before.
         match epoll::modify(&self.0, descriptor, data, flags) {
             Err(Errno::NOENT) => Ok(epoll::add(&self.0, descriptor, data, flags)?),
             modified => Ok(modified?),
         }
+    }
+
+    /// A descriptor that stays open is watched no more.
+    pub(crate) fn forget(&self, descriptor: impl AsFd) {
+        // One that is not known need not be forgotten.
+        let _ = epoll::delete(&self.0, descriptor);
     }
 
     /// Sleeps until something is ready, and fills `events` with it, up to their capacity.

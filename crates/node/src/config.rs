@@ -12,7 +12,7 @@ mod network;
 mod switch;
 
 pub use layout::{CellConfig, LayoutConfig};
-pub use network::{CarrierChoice, MulticastChoice, Network};
+pub use network::{Balance, CarrierChoice, MulticastChoice, Network};
 pub use switch::SwitchConfig;
 
 use protocol::id::NodeId;
@@ -307,6 +307,7 @@ impl ClusterConfig {
             ("link_mbps", Some(self.protocol.link_mbps), 1, 1_000_000),
             ("mtu", mtu, u64::from(of_family(self.is_ipv6(), LEAST_MTU)), 65_535),
             ("group_cells", Some(self.group_cells as u64), 1, 10),
+            ("workers", Some(self.network.workers.into()), 0, 64),
             ("epoch", Some(u64::from(self.epoch)), 1, u64::from(u32::MAX)),
         ];
         let refuse = |problem| Err(ConfigError::Value { path: self.path.clone(), problem });
@@ -314,6 +315,9 @@ impl ClusterConfig {
             if let Some(value) = value.filter(|value| !(least..=most).contains(value)) {
                 return refuse(format!("{name} = {value}: choose {least} to {most}"));
             }
+        }
+        if self.network.workers > 0 && self.network.carrier == CarrierChoice::Udp {
+            return refuse("workers read TCP connections: write carrier = \"tcp\", or workers = 0".to_owned());
         }
         let checked = self.check_addresses().and_then(|()| self.check_places());
         checked.and_then(|()| self.check_switches()).or_else(refuse)
@@ -488,6 +492,10 @@ mod tests {
         refused(&six, "interface = \"10.0.0.7\"", "of the other family");
         refused(&six, "mtu = 1279", "choose 1280 to 65535");
         assert!(parse(&six, "mtu = 1280").is_ok());
+        refused(&six, "workers = 2", "write carrier = \"tcp\"");
+        refused(&six, "carrier = \"tcp\"\nworkers = 65", "choose 0 to 64");
+        refused(&six, "carrier = \"tcp\"\nbalance = \"rr\"", "choose one of round-robin");
+        assert!(parse(&six, "carrier = \"tcp\"\nworkers = 2\nbalance = \"bytes\"").is_ok());
     }
 
     #[test]

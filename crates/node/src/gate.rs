@@ -2,15 +2,16 @@
 
 use std::net::SocketAddr;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use protocol::id::NodeId;
 use protocol::map::ClusterMap;
 use protocol::time::{Instant, Span};
-use protocol::wire::{DropReason, Opened, Session, is_answerable, is_data};
+use protocol::wire::{DATA_HEADER, DropReason, Opened, Session, is_answerable, is_data};
 
 use crate::NodeError;
-use crate::config::ClusterConfig;
+use crate::config::{CarrierChoice, ClusterConfig};
 use crate::metrics::CarrierMetrics;
+use crate::payload_cipher::{PayloadCipher, is_encrypted};
 use crate::reachability::{DropWarnings, Obstacle, Reachability};
 
 /// The least time between refusals: what is sent to a node must not make it send as much.
@@ -20,6 +21,8 @@ const REFUSALS: Span = Span::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Gate {
     session: Session,
+    /// None where payload is not encrypted, or the connection is.
+    cipher: Option<PayloadCipher>,
     refused_at: Instant,
     warnings: DropWarnings,
     /// What was counted.
@@ -40,8 +43,11 @@ pub(crate) enum Passed {
 impl Gate {
     /// That of a node which begins now.
     pub(crate) fn new(config: &ClusterConfig, map: &ClusterMap, id: NodeId, began: Instant) -> Result<Self, NodeError> {
+        let encrypts = config.network.encrypt && config.network.carrier == CarrierChoice::Udp;
+        let cipher = if encrypts { PayloadCipher::new(config.key()?, crate::random()?) } else { None };
         Ok(Self {
             session: Session::new(config.key()?, map.cluster, id, crate::random()?),
+            cipher,
             refused_at: Instant::ZERO,
             warnings: DropWarnings::default(),
             metrics: CarrierMetrics::default(),
@@ -54,9 +60,37 @@ impl Gate {
         self.session.seal(message)
     }
 
+    /// Writes a datagram of payload as it goes out behind what is in `out`.
+    pub(crate) fn seal_data(&mut self, header: &[u8; DATA_HEADER], payload: &[u8], out: &mut BytesMut) {
+        if let Some(cipher) = &mut self.cipher {
+            return cipher.seal(header, payload, out);
+        }
+        out.extend_from_slice(header);
+        out.extend_from_slice(payload);
+    }
+
+    /// Whether payload is encrypted, and longer for it.
+    pub(crate) const fn encrypts(&self) -> bool {
+        self.cipher.is_some()
+    }
+
+    /// Decrypts payload; a message is left as it is.
+    fn decrypt(&mut self, datagram: Bytes) -> Option<Bytes> {
+        match &mut self.cipher {
+            _ if !is_data(&datagram) => Some(datagram),
+            Some(cipher) => cipher.open(&datagram),
+            None => Some(datagram).filter(|datagram| !is_encrypted(datagram)),
+        }
+    }
+
     /// Opens what came from this address, and was read at this moment.
     pub(crate) fn open(&mut self, now: Instant, datagram: Bytes, from: SocketAddr) -> Passed {
         self.metrics.received(is_data(&datagram), 1, datagram.len() as u64);
+        let Some(datagram) = self.decrypt(datagram) else {
+            self.metrics.dropped("not_encrypted", 1);
+            self.reachability.met(from, Obstacle::Encryption, now);
+            return Passed::Answered(Vec::new());
+        };
         let answerable = is_answerable(&datagram);
         match self.session.open(now, datagram) {
             Ok(Opened::Good(datagram)) => {

@@ -25,6 +25,8 @@ pub enum Obstacle {
     Closed,
     /// There is no way to its host.
     Unreachable,
+    /// It ends connections before it says anything, or what it sends is not encrypted as in this cluster.
+    Encryption,
     /// What came from its address was dropped.
     Dropped(DropReason),
 }
@@ -36,6 +38,7 @@ impl Obstacle {
         match self {
             Self::Closed => "closed",
             Self::Unreachable => "unreachable",
+            Self::Encryption => "encryption",
             Self::Dropped(reason) => reason.name(),
         }
     }

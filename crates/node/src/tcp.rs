@@ -9,10 +9,13 @@
 //!   of each.
 
 mod connection;
+mod encryption;
+mod inbox;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::id::NodeId;
@@ -23,17 +26,23 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::carrier::{Carrier, Poller, Readiness, count};
 use crate::clock::now;
-use crate::config::ClusterConfig;
+use crate::config::{ClusterConfig, Network};
 use crate::gate::{Gate, Passed, sender};
+use crate::messenger::{Progress, Workers};
 use crate::metrics::CarrierMetrics;
 use crate::reachability::{Obstacle, Reachability};
 use crate::send_queue::Waiting;
 use crate::{NodeError, io};
 
-use connection::{Connection, Frame, Progress};
+use connection::{Connection, Frame};
+use encryption::Encryption;
+use inbox::Inbox;
 
-/// The listening socket.
+/// The listening socket, and what workers have read.
 const LISTENER: u32 = 0;
+const INBOX: u32 = 1;
+/// The first connection.
+const FIRST: u32 = 2;
 /// Connections that may wait to be accepted, and that are accepted at once.
 const ACCEPTED: usize = 64;
 const WAITING: i32 = 1_024;
@@ -64,11 +73,42 @@ pub struct Tcp {
     /// Connections of which the poller does not know yet what they wait for.
     unwatched: BTreeSet<u32>,
     gate: Gate,
+    /// None where nothing is encrypted.
+    encryption: Option<Encryption>,
+    /// Who reads, if not the loop.
+    crew: Option<Crew>,
     /// Bytes of payload that may wait for one connection.
     backlog: u64,
     buffer: Vec<u8>,
-    arrived: VecDeque<(Bytes, u32, SocketAddr)>,
-    read_at: Instant,
+    arrived: VecDeque<Arrived>,
+}
+
+/// A frame, over which connection it came, from where, and when it was read.
+type Arrived = (Bytes, u32, SocketAddr, Instant);
+
+/// Threads that read, and what they bring.
+#[derive(Debug)]
+struct Crew {
+    inbox: Arc<Inbox>,
+    workers: Workers<Inbox>,
+}
+
+impl Crew {
+    fn start(network: &Network, id: NodeId) -> std::io::Result<Option<Self>> {
+        let count = usize::from(network.workers);
+        if count == 0 {
+            return Ok(None);
+        }
+        let inbox = Arc::new(Inbox::new()?);
+        let workers = Workers::start(count, network.balance.0, &format!("read-{}", id.0), Arc::clone(&inbox))?;
+        Ok(Some(Self { inbox, workers }))
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.inbox.close();
+    }
 }
 
 impl Tcp {
@@ -85,16 +125,17 @@ impl Tcp {
             listener,
             connections: BTreeMap::new(),
             strangers: VecDeque::new(),
-            next_token: LISTENER + 1,
+            next_token: FIRST,
             routes: BTreeMap::new(),
             addresses: config.addresses().collect(),
             failed: BTreeMap::new(),
-            unwatched: [LISTENER].into(),
+            unwatched: [LISTENER, INBOX].into(),
             gate: Gate::new(config, &map, id, began)?,
+            encryption: encryption(config)?,
+            crew: Crew::start(&config.network, id).map_err(io("starting workers", "choose fewer in [network]"))?,
             backlog: config.protocol(address.ip()).receive_buffer,
             buffer: vec![0; READ],
             arrived: VecDeque::new(),
-            read_at: began,
         })
     }
 
@@ -105,7 +146,7 @@ impl Tcp {
             match listener.accept() {
                 Ok((socket, from)) => {
                     let Some(from) = from.as_socket() else { continue };
-                    if let Ok(connection) = Connection::accepted(socket, from, self.backlog) {
+                    if let Ok(connection) = Connection::accepted(socket, from, self.backlog, self.encryption.as_ref()) {
                         let token = self.add(connection);
                         self.strangers.push_back(token);
                         self.part_from_strangers();
@@ -127,13 +168,57 @@ impl Tcp {
     fn add(&mut self, connection: Connection) -> u32 {
         let token = self.next_token;
         // Those that are open have other numbers: there are fewer than numbers.
-        self.next_token = token.checked_add(1).unwrap_or(LISTENER + 1);
+        self.next_token = token.checked_add(1).unwrap_or(FIRST);
         if self.connections.len() >= MOST {
             self.part_from_oldest();
         }
         self.connections.insert(token, connection);
         self.unwatched.insert(token);
+        self.share_out(token);
         token
+    }
+
+    /// Gives what comes over a connection to a worker, if there are any.
+    fn share_out(&mut self, token: u32) {
+        let (Some(crew), Some(connection)) = (&self.crew, self.connections.get_mut(&token)) else { return };
+        if !connection.is_connecting()
+            && let Some(reader) = connection.take_reader()
+            && !crew.workers.serve(token, reader)
+        {
+            self.gate.metrics.dropped("too_many_connections", 1);
+            self.close(token);
+        }
+    }
+
+    /// Takes what workers have read.
+    fn collect(&mut self) {
+        let Some(crew) = &self.crew else { return };
+        for arrival in crew.inbox.take() {
+            let token = arrival.connection;
+            let Some(from) = self.connections.get(&token).map(|connection| connection.to) else {
+                // It was closed while this waited.
+                self.gate.metrics.dropped("connection_lost", arrival.frames.len() as u64);
+                continue;
+            };
+            self.arrived.extend(arrival.frames.into_iter().map(|frame| (frame, token, from, arrival.at)));
+            if let Some(end) = arrival.end {
+                self.ended(token, end);
+            }
+        }
+    }
+
+    /// Reading came to an end, for now or for good. Whether there may be more at once.
+    fn ended(&mut self, token: u32, progress: Progress) -> bool {
+        if progress == Progress::Malformed {
+            self.gate.metrics.dropped("malformed_frame", 1);
+        }
+        if progress == Progress::Unencrypted {
+            self.gate.metrics.dropped("not_encrypted", 1);
+        }
+        if matches!(progress, Progress::Malformed | Progress::Unencrypted | Progress::Over) {
+            self.close(token);
+        }
+        progress == Progress::More
     }
 
     fn part_from_oldest(&mut self) {
@@ -155,6 +240,7 @@ impl Tcp {
     /// A connection is over; what waits for it is lost, and counted.
     fn close(&mut self, token: u32) {
         let Some(connection) = self.connections.remove(&token) else { return };
+        connection.shut();
         self.unwatched.remove(&token);
         self.strangers.retain(|other| *other != token);
         self.gate.metrics.dropped("connection_lost", connection.waiting() as u64);
@@ -162,11 +248,13 @@ impl Tcp {
         if self.routes.get(&peer) == Some(&token) {
             self.routes.remove(&peer);
         }
-        if connection.is_connecting() {
+        if !connection.is_proven {
             let now = now();
             let wait = self.failed.get(&peer).map_or(BACKOFF.0, |(_, wait)| wait.times(2).min(BACKOFF.1));
             self.failed.insert(peer, (now + wait, wait));
-            self.gate.reachability.met(connection.to, connection.obstacle().unwrap_or(Obstacle::Unreachable), now);
+            // A host that lets nobody say anything most often encrypts, or does not.
+            let usual = if connection.is_connecting() { Obstacle::Unreachable } else { Obstacle::Encryption };
+            self.gate.reachability.met(connection.to, connection.obstacle().unwrap_or(usual), now);
         }
     }
 
@@ -179,7 +267,7 @@ impl Tcp {
         if self.failed.get(&to).is_some_and(|(next, _)| now() < *next) {
             return None;
         }
-        match Connection::to(address, to, self.backlog) {
+        match Connection::to(address, to, self.backlog, self.encryption.as_ref()) {
             Ok(connection) => {
                 let token = self.add(connection);
                 self.routes.insert(to, token);
@@ -217,6 +305,7 @@ impl Tcp {
     fn learn(&mut self, token: u32, id: NodeId) {
         self.failed.remove(&id);
         let Some(connection) = self.connections.get_mut(&token) else { return };
+        connection.is_proven = true;
         if connection.peer.is_none() {
             connection.peer = Some(id);
             self.strangers.retain(|other| *other != token);
@@ -228,6 +317,15 @@ impl Tcp {
             self.routes.insert(id, token);
         }
     }
+}
+
+/// How the connections of a cluster are encrypted, if they are.
+fn encryption(config: &ClusterConfig) -> Result<Option<Encryption>, NodeError> {
+    if !config.network.encrypt {
+        return Ok(None);
+    }
+    let made = Encryption::of(&config.key()?).map_err(std::io::Error::other);
+    made.map(Some).map_err(io("preparing encryption", "look at the system's log: it may have no random numbers"))
 }
 
 /// A socket that listens at an address.
@@ -255,13 +353,15 @@ impl Carrier for Tcp {
                 connection.watch(poller, token)?;
             } else if let Some(listener) = self.listener.as_ref().filter(|_| token == LISTENER) {
                 poller.watch(listener, token, false)?;
+            } else if let Some(crew) = self.crew.as_ref().filter(|_| token == INBOX) {
+                poller.watch(&*crew.inbox, token, false)?;
             }
         }
         Ok(())
     }
 
     fn ready(&mut self, token: u32, readiness: Readiness) {
-        if token == LISTENER {
+        if token < FIRST {
             return;
         }
         if readiness.failed {
@@ -274,6 +374,7 @@ impl Carrier for Tcp {
             if let Some(connection) = self.connections.get_mut(&token) {
                 connection.connected();
             }
+            self.share_out(token);
             self.flush(token);
         }
     }
@@ -282,34 +383,25 @@ impl Carrier for Tcp {
         if token == LISTENER {
             return self.accept();
         }
-        let Some(connection) = self.connections.get_mut(&token) else { return false };
-        let from = connection.to;
-        let arrived = &mut self.arrived;
-        let progress = connection.receive(&mut self.buffer, |frame| arrived.push_back((frame, token, from)));
-        self.read_at = now();
-        match progress {
-            Progress::More => true,
-            Progress::Waits => false,
-            Progress::Malformed => {
-                self.gate.metrics.dropped("malformed_frame", 1);
-                self.close(token);
-                false
-            }
-            Progress::Over => {
-                self.close(token);
-                false
-            }
+        if token == INBOX {
+            self.collect();
+            return false;
         }
+        let Some(connection) = self.connections.get_mut(&token) else { return false };
+        let (from, at) = (connection.to, now());
+        let arrived = &mut self.arrived;
+        let progress = connection.receive(&mut self.buffer, |frame| arrived.push_back((frame, token, from, at)));
+        self.ended(token, progress)
     }
 
     fn arrived(&mut self) -> Option<(Bytes, Instant)> {
-        while let Some((frame, token, from)) = self.arrived.pop_front() {
-            match self.gate.open(self.read_at, frame, from) {
+        while let Some((frame, token, from, read_at)) = self.arrived.pop_front() {
+            match self.gate.open(read_at, frame, from) {
                 Passed::In(frame) => {
                     if let Some(id) = sender(&frame) {
                         self.learn(token, id);
                     }
-                    return Some((frame, self.read_at));
+                    return Some((frame, read_at));
                 }
                 Passed::Answered(replies) => {
                     for reply in replies {

@@ -7,7 +7,7 @@ use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use protocol::id::NodeId;
 use protocol::machine::{Body, DataRun, Destination, Transmit};
 use protocol::map::ClusterMap;
@@ -23,6 +23,7 @@ use crate::clock::now;
 use crate::config::ClusterConfig;
 use crate::gate::{Gate, Passed, sender};
 use crate::metrics::CarrierMetrics;
+use crate::payload_cipher::OVERHEAD;
 use crate::reachability::{Reachability, obstacle};
 use crate::send_queue::{Outgoing, SendQueue, Waiting};
 
@@ -164,11 +165,19 @@ impl Udp {
 
     /// Sends a run with as few calls as the kernel allows.
     fn send_run(&mut self, run: &DataRun, to: SocketAddr) {
-        let segment = DATA_HEADER + run.per_datagram;
+        let overhead = if self.gate.encrypts() { OVERHEAD } else { 0 };
+        let segment = DATA_HEADER + run.per_datagram + overhead;
         let at_once = self.sockets[0].offload.max_gso_segments().min(LARGEST / segment);
         if at_once < 2 || run.payload.len() <= run.per_datagram {
             for (header, payload) in datagrams(run) {
-                self.push(Outgoing { head: Bytes::copy_from_slice(&header), payload, segment: None, to });
+                let (head, payload) = if self.gate.encrypts() {
+                    let mut sealed = BytesMut::with_capacity(segment);
+                    self.gate.seal_data(&header, &payload, &mut sealed);
+                    (sealed.freeze(), Bytes::new())
+                } else {
+                    (Bytes::copy_from_slice(&header), payload)
+                };
+                self.push(Outgoing { head, payload, segment: None, to });
             }
             return;
         }
@@ -176,8 +185,7 @@ impl Udp {
         while rest.peek().is_some() {
             let mut segments = BytesMut::with_capacity(at_once * segment);
             for (header, payload) in rest.by_ref().take(at_once) {
-                segments.put_slice(&header);
-                segments.put_slice(&payload);
+                self.gate.seal_data(&header, &payload, &mut segments);
             }
             let head = segments.freeze();
             self.push(Outgoing { head, payload: Bytes::new(), segment: Some(segment), to });

@@ -32,6 +32,10 @@ pub(crate) struct UpArgs {
     /// What carries messages and payload in a new cluster, udp or tcp (default: udp); an existing one keeps its own.
     #[arg(long, value_name = "CARRIER", value_parser = carrier())]
     pub(crate) carrier: Option<CarrierChoice>,
+    /// Encrypt what goes between the nodes of a new cluster: all of it with --carrier tcp, payload without; an existing one keeps its
+    /// own way.
+    #[arg(long)]
+    pub(crate) encrypt: bool,
     /// After how many seconds a target of a new cluster that is down is taken out of it, and what it had is made again (default: 30;
     /// 0 is never); in an existing one `out_after_seconds` of its cluster.toml says so.
     #[arg(long, value_name = "S")]
@@ -65,7 +69,7 @@ pub(crate) struct UpArgs {
 }
 
 /// The name of a carrier.
-fn carrier() -> impl TypedValueParser<Value = CarrierChoice> {
+pub(super) fn carrier() -> impl TypedValueParser<Value = CarrierChoice> {
     let named = |name: String| CarrierChoice::ALL.into_iter().find(|carrier| carrier.name() == name);
     PossibleValuesParser::new(CarrierChoice::ALL.map(CarrierChoice::name))
         .map(move |name| named(name).unwrap_or_default())

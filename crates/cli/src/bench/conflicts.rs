@@ -58,7 +58,7 @@ pub(super) fn run(args: &BenchArgs, rate: f64, stop: &Arc<AtomicBool>) -> anyhow
     for transport in &transports {
         for size in &sizes {
             // Each on targets of its own, which have counted nothing yet.
-            let bench = Bench::temporary(&args.data, None, 0, stop)?;
+            let bench = Bench::temporary(args, None, stop)?;
             let cluster = NodeCluster::start(&bench.config, Some(*transport), false, Some(DEPTH))?;
             let load = Load { rate, size: *size as usize, limit: Duration::from_secs(args.seconds) };
             let (asked, samples) = load.run(cluster.client(), stop)?;

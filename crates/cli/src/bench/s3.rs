@@ -77,7 +77,7 @@ pub(super) fn run(args: &BenchArgs, stop: &Arc<AtomicBool>) -> anyhow::Result<()
     let mut results = Vec::new();
     let (mut copies, mut targets) = (0, 0);
     for transport in transports {
-        let mut bench = Bench::temporary(&args.data, None, 0, stop)?;
+        let mut bench = Bench::temporary(args, None, stop)?;
         (copies, targets) = (bench.config.copies, bench.config.targets.len());
         let (client, pid) = start_gateway(&mut bench, args, transport)?;
         let chunks =

@@ -39,7 +39,7 @@ pub(super) fn run(
     let measure = |slow| -> anyhow::Result<Vec<(f64, f64)>> {
         let one = |transport: &Transport| {
             // Each begins with empty disks.
-            let bench = Bench::temporary(&args.data, slow, 0, stop)?;
+            let bench = Bench::temporary(args, slow, stop)?;
             let cluster = NodeCluster::start(&bench.config, Some(*transport), false, Some(depth))?;
             let put = |seconds, measurements| -> anyhow::Result<Run> {
                 let (limit, most) =

@@ -126,7 +126,7 @@ pub(super) fn run(args: &BenchArgs, strangers: usize, stop: &Arc<AtomicBool>) ->
     open_many_files();
     let clients = args.depth.unwrap_or(CLIENTS);
     let transport = args.transports.as_ref().and_then(|list| list.first()).copied().unwrap_or(Transport::REPLICAST_M);
-    let mut bench = Bench::temporary(&args.data, None, 0, stop)?;
+    let mut bench = Bench::temporary(args, None, stop)?;
     let (client, pid) = start_gateway(&mut bench, args, transport)?;
     let mut load = Load { bench, client, pid, base: base()?, clients, limit: Duration::from_secs(args.seconds) };
     load.measure(Crowd::None, 0)?;

@@ -3,10 +3,10 @@
 use anyhow::ensure;
 use serde::Serialize;
 
-use super::plot::{Words, ranks};
-use super::report::Measured;
 use super::scenarios::{Done, changes_by, interval, perform, read, written};
 use crate::args::AblateArgs;
+use crate::plot::{Words, ranks};
+use crate::report::Measured;
 
 /// One row as JSON.
 #[derive(Serialize)]

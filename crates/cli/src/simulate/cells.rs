@@ -3,7 +3,7 @@
 use sim::perf::Estimate;
 use sim::perf::paper::{Cell, Measured};
 
-use super::plot::grouped;
+use crate::plot::grouped;
 
 pub(super) fn find(measured: &[Measured], cell: Cell) -> Option<&Measured> {
     measured.iter().find(|m| m.cell == cell)

@@ -5,7 +5,7 @@ use sim::perf::Estimate;
 use sim::perf::paper::{Cell, Exhibit, Extra, Measured};
 
 use super::cells::{find, with_interval};
-use super::plot::{Axis, Bar, Drawn, Group, Series, Words, bars, lines};
+use crate::plot::{Axis, Bar, Drawn, Group, Series, Words, bars, lines};
 
 /// Puts of the text's plots, and over how many its trend goes.
 const SAMPLE: usize = 200;

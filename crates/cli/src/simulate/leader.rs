@@ -3,10 +3,10 @@
 use serde::Serialize;
 use sim::perf::Scenario;
 
-use super::plot::{Axis, Bar, Drawn, Group, Series, Words, bars, lines};
-use super::report::Measured;
 use super::scenarios::{Done, changes_by, interval, perform, seeded, written};
 use crate::args::ScenarioArgs;
+use crate::plot::{Axis, Bar, Drawn, Group, Series, Words, bars, lines};
+use crate::report::Measured;
 
 const SCENARIO: &str = include_str!("../../../../scenarios/leader.toml");
 

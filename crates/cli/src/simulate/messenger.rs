@@ -6,9 +6,9 @@ use sim::messenger::figures::{Figure, Measured, Variant, reproduce};
 use sim::perf::cores;
 
 use super::progress::Progress;
-use super::report::Report;
 use crate::args::ExhibitArg;
 use crate::output::{line, table};
+use crate::report::Report;
 
 /// Seeds of a cell at most: each run is up to half a minute of the testbed.
 const SEEDS: u64 = 4;

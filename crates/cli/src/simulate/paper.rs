@@ -11,12 +11,12 @@ use super::cells::{find, with_interval};
 use super::choosy;
 use super::messenger;
 use super::parity;
-use super::plot::{Axis, Bar, Drawn, Group, Series, Words, bars, grouped, lines};
 use super::progress::Progress;
-use super::report::{Report, make_directory};
 use super::scenarios::seeds_within;
 use crate::args::{ExhibitArg, PaperArgs, QuirkArg};
 use crate::output::{json, line, table};
+use crate::plot::{Axis, Bar, Drawn, Group, Series, Words, bars, grouped, lines};
+use crate::report::{Report, make_directory};
 
 /// Points that a plot of single chunks has for each protocol at most.
 const POINTS: usize = 1_200;

@@ -6,9 +6,9 @@ use serde::Serialize;
 use sim::parity::{BOUND, By, Costs, STRIPES, gain, model, ours, published};
 
 use super::progress::Progress;
-use super::report::Report;
 use crate::args::ExhibitArg;
 use crate::output::{line, table};
+use crate::report::Report;
 
 const NAME: &str = "parity-fig9";
 const TITLE: &str = "Parity in the network, Figure 9: one writer, 2+1 over links of 56 Gb/s, no disks";

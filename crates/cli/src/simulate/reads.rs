@@ -3,10 +3,10 @@
 use serde::Serialize;
 use sim::perf::Scenario;
 
-use super::plot::{Bar, Group, Words, decades};
-use super::report::Measured;
 use super::scenarios::{Done, changes_by, perform, seeded, written};
 use crate::args::ReadsArgs;
+use crate::plot::{Bar, Group, Words, decades};
+use crate::report::Measured;
 
 const SCENARIO: &str = include_str!("../../../../scenarios/reads.toml");
 

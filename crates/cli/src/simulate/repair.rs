@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use sim::perf::{Mended, Outcome, Scenario, bound};
 
-use super::plot::{Axis, Drawn, Series, Words, grouped, lines};
-use super::report::Measured;
 use super::scenarios::{Done, changes_by, perform, seeded};
 use crate::args::{LostArg, RepairArgs};
+use crate::plot::{Axis, Drawn, Series, Words, grouped, lines};
+use crate::report::Measured;
 
 const SCENARIO: &str = include_str!("../../../../scenarios/repair.toml");
 

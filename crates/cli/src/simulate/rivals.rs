@@ -3,10 +3,10 @@
 use serde::Serialize;
 use sim::perf::Scenario;
 
-use super::plot::{Bar, Group, Words, decades};
-use super::report::Measured;
 use super::scenarios::{Done, changes_by, perform, seeded, written};
 use crate::args::{ProfileArg, RivalsArgs};
+use crate::plot::{Bar, Group, Words, decades};
+use crate::report::Measured;
 
 /// The scenario of those that send by unicast without windows.
 const UNICAST: &str = include_str!("../../../../scenarios/rivals.toml");

@@ -8,11 +8,11 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use sim::perf::{Change, Estimate, Load, Metric, Outcome, Scenario, Setup, cores, run_all, summary};
 
-use super::plot::{Axis, Drawn, Series, Words, grouped, lines, nines};
 use super::progress::Progress;
-use super::report::{Report, make_directory};
 use crate::args::{CompareArgs, ReportArgs, RunArgs};
 use crate::output::{json, line, table};
+use crate::plot::{Axis, Drawn, Series, Words, grouped, lines, nines};
+use crate::report::{Report, make_directory};
 
 /// Quantiles of a latency plot, in percent.
 const QUANTILES: [f64; 18] =

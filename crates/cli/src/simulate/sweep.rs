@@ -4,11 +4,11 @@ use anyhow::{Context, ensure};
 use serde_json::{Map, Value};
 use sim::perf::{Estimate, SIZE_UNITS, TIME_UNITS};
 
-use super::plot::{Axis, Drawn, Series, Words, lines};
-use super::report::Report;
 use super::scenarios::{changes_by, interval, perform, read, written};
 use crate::args::SweepArgs;
 use crate::output::{json, line, table};
+use crate::plot::{Axis, Drawn, Series, Words, lines};
+use crate::report::Report;
 
 /// Units of what a scenario's keys hold, kind by kind, each with its worth in the first.
 const UNITS: [&[(&str, u64)]; 3] = [&TIME_UNITS, &SIZE_UNITS, &[("", 1)]];

@@ -5,11 +5,11 @@ use serde::Serialize;
 use sim::perf::{cores, run_all};
 use sim::theory::{Case, LATENCY, Line, cases, poisson_at_least};
 
-use super::plot::{Bar, Group, Words, bars};
 use super::progress::Progress;
-use super::report::{Measured, make_directory};
 use super::scenarios::written;
 use crate::args::ReportArgs;
+use crate::plot::{Bar, Group, Words, bars};
+use crate::report::{Measured, make_directory};
 
 /// Most transfers in an interval, and copies at a disk, that are drawn.
 const DRAWN: u32 = 5;

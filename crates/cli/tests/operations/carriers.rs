@@ -42,6 +42,30 @@ fn over_tcp_objects_are_put_and_got_also_when_targets_die_and_strangers_speak() 
 }
 
 #[test]
+fn encrypted_objects_are_put_and_got_also_by_workers_and_when_a_target_dies() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    let cluster = Cluster::start(&data, &["--carrier", "tcp", "--encrypt", "--targets", "5", "--no-restart"]);
+    let path = data.join("cluster.toml");
+    let map = fs::read_to_string(&path).unwrap();
+    assert!(map.contains("carrier = \"tcp\"") && map.contains("encrypt = true"), "{map}");
+    let bytes = content(20 << 20, 3);
+    assert!(cluster.try_run(&["put", "-", "before"], &bytes).status.success());
+    assert!(cluster.run(&["get", "before", "-o", "-"]) == bytes);
+    cluster.kill_target(1);
+    assert!(cluster.try_run(&["put", "-", "after"], &bytes).status.success());
+    assert!(cluster.run(&["get", "after", "-o", "-"]) == bytes);
+    assert!(cluster.stop());
+    // With workers, of which every node has two.
+    fs::write(&path, map.replace("encrypt = true", "encrypt = true\nworkers = 2")).unwrap();
+    let again = Cluster::start(&data, &["--targets", "5"]);
+    assert!(again.run(&["get", "before", "-o", "-"]) == bytes && again.run(&["get", "after", "-o", "-"]) == bytes);
+    assert!(again.try_run(&["put", "-", "later"], &bytes).status.success());
+    assert!(again.run(&["get", "later", "-o", "-"]) == bytes);
+    assert!(again.stop());
+}
+
+#[test]
 fn over_tcp_of_ipv6_objects_are_put_and_got() {
     if !has_ipv6() {
         return;

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
+use protocol::messenger::{Policy, UnknownPolicy};
 use serde::{Deserialize, Serialize};
 
 /// The smallest MTU that a link may have, over IPv4 and IPv6.
@@ -25,6 +26,16 @@ pub struct Network {
     /// What carries messages and payload: `udp`, or `tcp` where the network does not want that. A cluster has one of them.
     #[serde(default, skip_serializing_if = "CarrierChoice::is_usual")]
     pub carrier: CarrierChoice,
+    /// Over TCP: how many threads read connections beside the node's loop; 0 when that reads them itself.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub workers: u8,
+    /// How connections are shared among them.
+    #[serde(default, skip_serializing_if = "Balance::is_usual")]
+    pub balance: Balance,
+    /// Whether what goes between nodes is encrypted: over TCP all of it, with TLS 1.3; over UDP the payload, with AES-256-GCM. All
+    /// nodes have to agree.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub encrypt: bool,
     /// The path's MTU, bytes; that of the interface when it is left out. All servers must be able to receive it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
@@ -37,6 +48,9 @@ impl Default for Network {
             multicast: MulticastChoice::Auto,
             multicast_port: 7400,
             carrier: CarrierChoice::Udp,
+            workers: 0,
+            balance: Balance::default(),
+            encrypt: false,
             mtu: None,
         }
     }
@@ -61,6 +75,47 @@ impl Network {
         }
         let least = of_family(address.is_ipv6(), LEAST_MTU);
         self.mtu.or_else(|| interface_mtu(address)).unwrap_or(SAFE_MTU).clamp(least, 65_535)
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn is_false(is: &bool) -> bool {
+    !*is
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn is_zero(count: &u8) -> bool {
+    *count == 0
+}
+
+/// A policy of the messenger, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Balance(pub Policy);
+
+impl Balance {
+    fn is_usual(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Default for Balance {
+    fn default() -> Self {
+        Self(Policy::Work)
+    }
+}
+
+impl TryFrom<String> for Balance {
+    type Error = UnknownPolicy;
+
+    fn try_from(name: String) -> Result<Self, UnknownPolicy> {
+        name.parse().map(Self)
+    }
+}
+
+impl From<Balance> for String {
+    fn from(balance: Balance) -> Self {
+        balance.0.to_string()
     }
 }
 

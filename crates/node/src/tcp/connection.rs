@@ -1,24 +1,24 @@
 //! One connection: frames in both directions, and what waits for room.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, IoSlice, Read};
+use std::io::{ErrorKind, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::Bytes;
 use protocol::id::NodeId;
 use protocol::wire::is_data;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 use crate::carrier::Poller;
+use crate::messenger::{LENGTH, LONGEST, Progress, Reader, Stream};
 use crate::reachability::Obstacle;
 use crate::send_queue::{SendQueue, Waiting};
 
-/// Bytes of a frame's length before it.
-const LENGTH: usize = 4;
-/// The longest frame: as the longest datagram.
-const LONGEST: usize = 65_507;
+use super::encryption::Encryption;
+
 /// Slices that one call hands to the kernel.
 const SLICES: usize = 64;
 /// A peer that does not take what was sent, or does not answer at all, is gone after this.
@@ -59,31 +59,21 @@ impl Waiting for Frame {
     }
 }
 
-/// How far reading or writing came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
-    /// There may be more at once.
-    More,
-    /// It goes on when the socket is ready.
-    Waits,
-    /// What came is no frame.
-    Malformed,
-    /// The other side is gone.
-    Over,
-}
-
 #[derive(Debug)]
 pub(super) struct Connection {
-    socket: Socket,
+    stream: Arc<Stream>,
+    /// None while a worker has it.
+    reader: Option<Reader>,
     /// The other side's address, and which node it is: the one that the connection was made for, or the one that has
     /// proved to be there.
     pub(super) to: SocketAddr,
     pub(super) peer: Option<NodeId>,
+    /// Whether a message came over it whose sender proved to be there.
+    pub(super) is_proven: bool,
     is_connecting: bool,
     /// Whether the poller reports room as well; none before it knows of the connection.
     watched: Option<bool>,
     error: Option<ErrorKind>,
-    read: BytesMut,
     queue: SendQueue<Frame>,
     /// One of which a part was sent, and how much: it is ended before any other.
     begun: Option<(Frame, usize)>,
@@ -91,15 +81,27 @@ pub(super) struct Connection {
 
 impl Connection {
     /// One that somebody made to this node.
-    pub(super) fn accepted(socket: Socket, from: SocketAddr, backlog: u64) -> std::io::Result<Self> {
-        Self::new(socket, (from, None), false, backlog)
+    pub(super) fn accepted(
+        socket: Socket,
+        from: SocketAddr,
+        backlog: u64,
+        encryption: Option<&Encryption>,
+    ) -> std::io::Result<Self> {
+        let tls = encryption.map(Encryption::server).transpose()?;
+        Self::new(socket, (from, None), false, backlog, tls)
     }
 
     /// Begins to connect.
-    pub(super) fn to(address: SocketAddr, peer: NodeId, backlog: u64) -> std::io::Result<Self> {
+    pub(super) fn to(
+        address: SocketAddr,
+        peer: NodeId,
+        backlog: u64,
+        encryption: Option<&Encryption>,
+    ) -> std::io::Result<Self> {
+        let tls = encryption.map(Encryption::client).transpose()?;
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        let connection = Self::new(socket, (address, Some(peer)), true, backlog)?;
-        match connection.socket.connect(&address.into()) {
+        let connection = Self::new(socket, (address, Some(peer)), true, backlog, tls)?;
+        match connection.stream.socket().connect(&address.into()) {
             Ok(()) => Ok(connection),
             // In progress; the kernel calls it by another name.
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => Ok(connection),
@@ -112,20 +114,26 @@ impl Connection {
         (to, peer): (SocketAddr, Option<NodeId>),
         is_connecting: bool,
         backlog: u64,
+        tls: Option<rustls::Connection>,
     ) -> std::io::Result<Self> {
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
         socket.set_tcp_user_timeout(Some(PATIENCE))?;
         let keepalive = TcpKeepalive::new().with_time(PATIENCE).with_interval(PATIENCE / 5);
         socket.set_tcp_keepalive(&keepalive)?;
+        let stream = Arc::new(match tls {
+            Some(tls) => Stream::encrypted(socket, tls),
+            None => Stream::plain(socket),
+        });
         Ok(Self {
-            socket,
+            reader: Some(Reader::new(Arc::clone(&stream))),
+            stream,
             to,
             peer,
+            is_proven: false,
             is_connecting,
             watched: None,
             error: None,
-            read: BytesMut::new(),
             queue: SendQueue::new(backlog),
             begun: None,
         })
@@ -139,12 +147,12 @@ impl Connection {
     /// Bytes of memory that it keeps, without what waits.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
-        size_of::<Self>() + self.read.capacity() + self.queue.memory()
+        size_of::<Self>() + self.reader.as_ref().map_or(0, Reader::memory) + self.queue.memory()
     }
 
     /// Whether it goes on only when the socket takes more.
     pub(super) fn awaits_room(&self) -> bool {
-        self.is_connecting || self.waiting() > 0
+        self.is_connecting || self.waiting() > 0 || self.stream.is_waiting()
     }
 
     /// The socket takes what is sent: if it was about to connect it has.
@@ -165,14 +173,29 @@ impl Connection {
     /// Has the poller know.
     pub(super) fn watch(&mut self, poller: &Poller, token: u32) -> std::io::Result<()> {
         let awaits_room = self.awaits_room();
-        poller.watch(&*self, token, awaits_room)?;
+        match (&self.reader, awaits_room) {
+            (Some(_), _) => poller.watch(&*self, token, awaits_room)?,
+            (None, true) => poller.watch_room(&*self, token)?,
+            (None, false) => poller.forget(&*self),
+        }
         self.watched = Some(awaits_room);
         Ok(())
     }
 
+    /// What comes over it is somebody else's to read from now on.
+    pub(super) fn take_reader(&mut self) -> Option<Reader> {
+        self.watched = None;
+        self.reader.take()
+    }
+
+    /// It is over, for whoever reads as well.
+    pub(super) fn shut(&self) {
+        self.stream.shut();
+    }
+
     /// The socket says that something is wrong.
     pub(super) fn note_error(&mut self) {
-        self.error = self.socket.take_error().ok().flatten().map(|error| error.kind());
+        self.error = self.stream.socket().take_error().ok().flatten().map(|error| error.kind());
     }
 
     /// What that says of the way.
@@ -190,10 +213,18 @@ impl Connection {
         self.queue.push(frame)
     }
 
+    /// Takes what has come ([`Reader::read`]); nothing where a worker does.
+    pub(super) fn receive(&mut self, buffer: &mut [u8], frame: impl FnMut(Bytes)) -> Progress {
+        self.reader.as_mut().map_or(Progress::Waits, |reader| reader.read(buffer, frame))
+    }
+
     /// Hands the kernel what waits, as far as it takes it, and says what it took.
     pub(super) fn flush(&mut self, mut sent: impl FnMut(&Frame)) -> Progress {
         if self.is_connecting {
             return Progress::Waits;
+        }
+        if self.stream.flush().is_err() {
+            return Progress::Over;
         }
         let mut taken: VecDeque<(Frame, usize)> = self.begun.take().into_iter().collect();
         loop {
@@ -208,7 +239,7 @@ impl Connection {
             }
             let slices: Vec<IoSlice<'_>> =
                 taken.iter().flat_map(|(frame, done)| frame.rest(*done)).map(IoSlice::new).collect();
-            let count = match self.socket.send_vectored(&slices) {
+            let count = match self.stream.write(&slices) {
                 Ok(count) => count,
                 Err(error) => {
                     let waits = error.kind() == ErrorKind::WouldBlock;
@@ -237,38 +268,10 @@ impl Connection {
         }
         taken.into_iter().rev().for_each(|(frame, _)| self.queue.put_back(frame));
     }
-
-    /// Takes what has come, as much as fits into the buffer, and hands over each frame that is whole.
-    pub(super) fn receive(&mut self, buffer: &mut [u8], mut frame: impl FnMut(Bytes)) -> Progress {
-        let count = match (&self.socket).read(buffer) {
-            Ok(0) => return Progress::Over,
-            Ok(count) => count,
-            Err(error) => {
-                let waits = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
-                return if waits { Progress::Waits } else { Progress::Over };
-            }
-        };
-        self.read.extend_from_slice(&buffer[..count]);
-        while let Some(length) = self.read.first_chunk::<LENGTH>().map(|length| u32::from_le_bytes(*length) as usize) {
-            if length == 0 || length > LONGEST {
-                return Progress::Malformed;
-            }
-            if self.read.len() < LENGTH + length {
-                break;
-            }
-            self.read.advance(LENGTH);
-            frame(self.read.split_to(length).freeze());
-        }
-        if self.read.is_empty() {
-            // One that is idle keeps no memory.
-            self.read = BytesMut::new();
-        }
-        if count == buffer.len() { Progress::More } else { Progress::Waits }
-    }
 }
 
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.stream.as_fd()
     }
 }

@@ -74,7 +74,7 @@ fn loopbacks() -> Vec<IpAddr> {
 fn dropped(udp: &Udp, reason: &str) -> u64 {
     let page = InitiatorMetrics::new(udp.metrics()).page();
     let series = format!("reservoir_initiator_dropped_total{{reason=\"{reason}\"}} ");
-    page.lines().find_map(|line| line.strip_prefix(&series)).unwrap().parse().unwrap()
+    page.lines().find_map(|line| line.strip_prefix(&series)).map_or(0, |count| count.parse().unwrap())
 }
 
 fn data(to: NodeId, per_datagram: usize) -> Transmit {
@@ -267,5 +267,44 @@ fn control_is_marked_and_payload_is_not() {
     for (head, class) in [(control.clone(), EXPEDITED), (payload, 0), (control, EXPEDITED)] {
         udp.push(Outgoing { head, payload: Bytes::new(), segment: None, to: target });
         assert_eq!(udp.sockets[0].socket.tos_v4().unwrap(), class);
+    }
+}
+
+#[test]
+fn payload_that_is_encrypted_comes_as_it_was_sent_and_to_nobody_who_does_not_encrypt() {
+    use protocol::wire::DataHeader;
+    for interface in loopbacks() {
+        let dir = tempfile::tempdir().unwrap();
+        let addresses: Vec<SocketAddr> =
+            (0..2).map(|_| SocketAddr::new(interface, free_port(interface).unwrap())).collect();
+        let plain = config_of(dir.path(), &addresses);
+        let mut encrypted = plain.clone();
+        encrypted.network.encrypt = true;
+        // As one call for many datagrams, and each by itself.
+        for per_datagram in [8_192, 1_400, 49_152, 100_000 / 2] {
+            for (config, gets_it) in [(&encrypted, true), (&plain, false)] {
+                let mut from = Udp::open(&encrypted, addresses[0], NodeId(1)).unwrap();
+                let mut to = Udp::open(config, addresses[1], NodeId(2)).unwrap();
+                let deadline = std::time::Instant::now() + Duration::from_secs(20);
+                let (mut bytes, mut refused) = (0, 0);
+                let mut sent = data(NodeId(2), per_datagram);
+                if let Body::Data(run) = &mut sent.body {
+                    run.header.cluster = config.map().unwrap().cluster;
+                }
+                from.send(&sent);
+                while bytes < 100_000 && refused < 100_000_u64.div_ceil(per_datagram as u64) {
+                    assert!(std::time::Instant::now() < deadline, "{bytes} bytes came, {refused} were refused");
+                    from.flush();
+                    to.receive(0);
+                    while let Some((datagram, _)) = to.arrived() {
+                        let (header, payload) = DataHeader::decode(&datagram).unwrap();
+                        assert!(payload.iter().all(|byte| *byte == 7) && header.txn == TxnId(1));
+                        bytes += payload.len();
+                    }
+                    refused = dropped(&to, "not_encrypted");
+                }
+                assert_eq!((bytes == 100_000, refused > 0), (gets_it, !gets_it));
+            }
+        }
     }
 }

@@ -145,6 +145,12 @@ impl Pool {
         self.connections.get(&id).map(|connection| connection.worker)
     }
 
+    /// Has another worker serve a connection, whatever the policy says; nothing when it does, or there is no such worker.
+    pub fn assign(&mut self, id: ConnectionId, to: usize) -> Option<Move> {
+        let from = self.worker(id).filter(|from| *from != to && to < self.workers.len())?;
+        Some(self.make(Move { connection: id, from, to }))
+    }
+
     /// What each worker is expected to have to do in a period: bytes with [`Policy::Bytes`], nanoseconds with
     /// [`Policy::Work`], and nothing with others.
     #[must_use]

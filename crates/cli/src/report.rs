@@ -15,7 +15,7 @@ const STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:60em;margin:2em aut
     th{background:#eee}td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}";
 
 /// Makes the directory that the report will be written into, if one is asked for, and sees that it can be.
-pub(super) fn make_directory(args: &ReportArgs) -> anyhow::Result<()> {
+pub(crate) fn make_directory(args: &ReportArgs) -> anyhow::Result<()> {
     let Some(directory) = &args.out else { return Ok(()) };
     fs::create_dir_all(directory).and_then(|()| tempfile::tempfile_in(directory).map(drop)).with_context(|| {
         format!("nothing can be written into {}: choose another directory with --out", directory.display())
@@ -23,15 +23,15 @@ pub(super) fn make_directory(args: &ReportArgs) -> anyhow::Result<()> {
 }
 
 /// What a command measured, as objects and as a table.
-pub(super) struct Measured<'a, R> {
-    pub(super) objects: &'a [R],
-    pub(super) header: &'a [&'a str],
-    pub(super) rows: &'a [Vec<String>],
+pub(crate) struct Measured<'a, R> {
+    pub(crate) objects: &'a [R],
+    pub(crate) header: &'a [&'a str],
+    pub(crate) rows: &'a [Vec<String>],
 }
 
 impl<R: Serialize> Measured<'_, R> {
     /// Prints it, and writes a report of it where one is asked for; `fill` adds what comes before the table.
-    pub(super) fn conclude(
+    pub(crate) fn conclude(
         &self,
         args: &ReportArgs,
         title: &str,
