@@ -5,6 +5,8 @@
 
 mod reader;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -59,6 +61,8 @@ struct Shared<D> {
     desks: Vec<Desk>,
     dispatch: Arc<D>,
     stops: AtomicBool,
+    #[cfg(test)]
+    bug: Option<tests::Bug>,
 }
 
 /// The workers of one messenger. They end when it is dropped.
@@ -77,8 +81,20 @@ impl<D: Dispatch> Workers<D> {
         let count = count.max(1);
         let desks = (0..count).map(|_| Desk::new()).collect::<std::io::Result<Vec<_>>>()?;
         let (pool, stops) = (Mutex::new(Pool::new(policy, count)), AtomicBool::new(false));
-        let mut workers = Self { shared: Arc::new(Shared { pool, desks, dispatch, stops }), threads: Vec::new() };
-        for own in 0..count {
+        let shared = Shared {
+            pool,
+            desks,
+            dispatch,
+            stops,
+            #[cfg(test)]
+            bug: None,
+        };
+        Self::run(shared, name)
+    }
+
+    fn run(shared: Shared<D>, name: &str) -> std::io::Result<Self> {
+        let mut workers = Self { shared: Arc::new(shared), threads: Vec::new() };
+        for own in 0..workers.shared.desks.len() {
             let shared = Arc::clone(&workers.shared);
             let thread = std::thread::Builder::new().name(format!("{name}-{own}"));
             workers.threads.push(thread.spawn(move || shared.work(own))?);
@@ -185,6 +201,8 @@ impl<D: Dispatch> Shared<D> {
         });
         let end = Some(progress)
             .filter(|progress| matches!(progress, Progress::Malformed | Progress::Unencrypted | Progress::Over));
+        #[cfg(test)]
+        tests::hand_on_later(self, own, connection, frames);
         if !frames.is_empty() || end.is_some() {
             self.dispatch.came(own, connection, began, frames, end);
             frames.clear();
@@ -229,6 +247,8 @@ impl<D: Dispatch> Shared<D> {
         }
         let reader = served.remove(&connection)?;
         self.desks[own].poller.forget(&reader);
+        #[cfg(test)]
+        let reader = tests::given_away(self.bug, reader)?;
         Some(reader)
     }
 

@@ -16,6 +16,7 @@ mod disks;
 mod domains;
 mod down;
 mod gateways;
+mod idle;
 mod ipv6;
 mod join;
 mod kills;

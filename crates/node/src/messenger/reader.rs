@@ -49,6 +49,12 @@ impl Reader {
         self.read.capacity()
     }
 
+    /// What was read of a frame that is not whole is lost.
+    #[cfg(test)]
+    pub(super) fn lose_rest(&mut self) {
+        self.read.clear();
+    }
+
     /// Takes what has come, as much as fits into the buffer, and hands over each frame that is whole.
     pub fn read(&mut self, buffer: &mut [u8], mut frame: impl FnMut(Bytes)) -> Progress {
         let count = match self.stream.read(buffer) {

@@ -67,11 +67,12 @@ impl World<'_> {
         if !gone.contains(last) || !is_left || is_replaced || !is_sought {
             return;
         }
-        // Where the record of the drop did not outlive a crash or a lost sector the copy is back: a target that looks
-        // for one is told that there is one, and cannot know better.
+        // A target whose copy is damaged says that it has one until it reads it. Where the record of a drop did not outlive
+        // a crash or a lost sector, the copy is back. A target that looks for one is told that there is one then, and cannot
+        // know better.
         let names =
             |node: &super::Node| matches!(&node.machine, NodeMachine::Target(_, disk) if disk.names(chunk).is_some());
-        if found.keys().any(|by| self.nodes.get(by).is_some_and(names)) {
+        if self.nodes.values().any(names) {
             return;
         }
         // A target that misses a copy looks for another. All others of the group answer, or are silent for as long as

@@ -62,6 +62,8 @@ impl World<'_> {
             |node: &NodeId, at: Instant| self.mended.get(&(id, *node)).map_or(at, |(again, _)| at.max(*again));
         let lay = |node: &NodeId, at: Instant| {
             let is_good = self.lies_on(*node, &id) && !self.damaged.contains(&(id, *node));
+            // It may be on the disk that a target got for the one that it lost, and not be durable there yet.
+            let is_good = is_good && !self.lost.contains(&(id, *node));
             // A target that was silent when the put began was passed over by it, and is back before it is over.
             let was_silent = self.back.get(node).is_some_and(|back| *back > since);
             let is_read = !self.disks.failed_reads.contains(node);
