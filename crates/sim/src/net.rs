@@ -1,4 +1,5 @@
-//! Links and one switch: serialization at the sender, a bounded queue at each receiver's port, multicast by copy.
+//! Links and one switch: serialization at the sender, a bounded queue at each receiver's port, multicast by copy. Or
+//! connections over them, which keep the order, stall and break.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,12 +9,14 @@ use protocol::map::ClusterMap;
 use protocol::rng::Rng;
 use protocol::time::{Instant, Span};
 
-use crate::swarm::Faults;
+use crate::swarm::{Connections, Faults};
 
 /// Time on the wire and in the switch.
 const TRIP: Span = Span::from_micros(5);
 /// What a port's queue holds, as time at its rate.
 const QUEUE: Span = Span::from_millis(20);
+/// The longest time for which a connection stalls, or is not there.
+const AWAY: Span = Span::from_millis(300);
 /// Headers of Ethernet, IP and UDP.
 const OVERHEAD: u64 = 66;
 
@@ -35,12 +38,25 @@ pub(crate) fn listeners(map: &ClusterMap) -> BTreeMap<u32, Vec<NodeId>> {
     listeners
 }
 
+/// A connection from one node to another, or its absence.
+#[derive(Clone, Copy, Debug, Default)]
+struct Connection {
+    /// When the last message arrives.
+    last: Instant,
+    /// Until when there is none.
+    absent: Instant,
+    /// Until when it has stalled.
+    stalled: Instant,
+}
+
 pub(crate) struct Net {
     rate: u64,
     faults: Faults,
     rng: Rng,
     /// Per node: when its port is free, outwards and inwards.
     ports: BTreeMap<NodeId, (Instant, Instant)>,
+    /// From one node to another.
+    connections: BTreeMap<(NodeId, NodeId), Connection>,
     /// Nodes that are cut off, and from what: everything they send to others, everything they should receive, or both.
     pub(crate) cut: Option<(Vec<NodeId>, bool, bool)>,
     /// Nodes that are cut off from all others.
@@ -51,7 +67,16 @@ pub(crate) struct Net {
 
 impl Net {
     pub(crate) fn new(rate: u64, faults: Faults, rng: Rng) -> Self {
-        Self { rate, faults, rng, ports: BTreeMap::new(), cut: None, isolated: BTreeSet::new(), mute: false }
+        Self {
+            rate,
+            faults,
+            rng,
+            ports: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            cut: None,
+            isolated: BTreeSet::new(),
+            mute: false,
+        }
     }
 
     pub(crate) fn heal(&mut self) {
@@ -86,6 +111,11 @@ impl Net {
             // The last bit leaves the switch a transfer after the first, or after whatever is before it.
             let mut at = (*port + time).max(reaches);
             *port = at;
+            if let Some(faults) = self.faults.connections {
+                arrivals
+                    .extend(self.over_connection(now, at, (from, *to), faults).map(|at| (at, *to, datagram.clone())));
+                continue;
+            }
             if self.rng.chance(self.faults.reorder, 1_000) {
                 at += Span::from_nanos(self.rng.below(1_000_000));
             }
@@ -98,6 +128,43 @@ impl Net {
             arrivals.push((at, *to, contents));
         }
         arrivals
+    }
+
+    /// When a message arrives that would at `at` if nothing were before it; `None` when it is lost with its connection.
+    fn over_connection(
+        &mut self,
+        now: Instant,
+        at: Instant,
+        ends: (NodeId, NodeId),
+        faults: Connections,
+    ) -> Option<Instant> {
+        let connection = self.connections.entry(ends).or_default();
+        if connection.absent > now {
+            return None;
+        }
+        let mut away = || Span::from_nanos(self.rng.below(AWAY.as_nanos()));
+        let (breaks, stalls) = (away(), away());
+        if self.rng.chance(faults.breaks, 1_000) {
+            connection.absent = now + breaks;
+            return None;
+        }
+        if self.rng.chance(faults.stalls, 1_000) {
+            connection.stalled = at + stalls;
+        }
+        connection.last = at.max(connection.last).max(connection.stalled);
+        Some(connection.last)
+    }
+
+    /// Whether what these two said to each other could be lost or late since then, as a connection broke or stalled.
+    pub(crate) fn was_away(&self, one: NodeId, other: NodeId, since: Instant) -> bool {
+        [(one, other), (other, one)].iter().any(|ends| {
+            self.connections.get(ends).is_some_and(|connection| connection.absent.max(connection.stalled) > since)
+        })
+    }
+
+    /// Whether all that went over connections which stalled has arrived before this.
+    pub(crate) fn is_through(&self, at: Instant) -> bool {
+        self.connections.values().all(|connection| connection.last < at)
     }
 
     /// Whether nothing that one sends reaches the other.

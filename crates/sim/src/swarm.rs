@@ -40,6 +40,17 @@ pub struct Faults {
     pub reorder: u64,
     /// One bit flipped.
     pub corrupt: u64,
+    /// What happens to connections, where they carry everything.
+    pub connections: Option<Connections>,
+}
+
+/// Chances of faults of connections, which deliver all in order, per thousand messages.
+#[derive(Clone, Copy, Debug)]
+pub struct Connections {
+    /// It and what comes after it wait, for up to 300 ms.
+    pub stalls: u64,
+    /// The connection breaks: it is lost, and what is sent until there is another one, up to 300 ms later.
+    pub breaks: u64,
 }
 
 /// A way in which a disk fails for a while.
@@ -192,7 +203,8 @@ impl Scenario {
         let mut rng = Rng::new(seed).fork(1);
         let (config, link, disk_rate) = draw_config(seed, &mut rng);
         let mut some = |most: u64| if rng.chance(1, 2) { 1 + rng.below(most) } else { 0 };
-        let faults = Faults { loss: some(40), duplicate: some(40), reorder: some(100), corrupt: some(30) };
+        let (loss, duplicate, reorder, corrupt) = (some(40), some(40), some(100), some(30));
+        let faults = Faults { loss, duplicate, reorder, corrupt, connections: None };
         let (crashes, initiator_crashes) = (some(6) as u32, some(2) as u32);
         let (partitions, flips, drift) = (some(4) as u32, some(4), some(200));
         let slow = (some(1) == 1).then(|| (rng.below(9) as u32, 5 + rng.below(40)));
@@ -260,6 +272,7 @@ impl Scenario {
         scenario.wait_for_the_slowest();
         scenario.govern(joins);
         scenario.mix_redundancies();
+        scenario.connect();
         scenario
     }
 
@@ -320,6 +333,19 @@ impl Scenario {
                     self.topology.aggregators = self.aggregators.ids().collect();
                 }
             }
+        }
+    }
+
+    /// In a fifth of the seeds connections carry everything: nothing is lost, doubled or damaged by itself, and there is no
+    /// multicast.
+    fn connect(&mut self) {
+        let mut rng = Rng::new(self.seed).fork(90);
+        if rng.chance(1, 5) {
+            let mut some = |most: u64| if rng.chance(2, 3) { 1 + rng.below(most) } else { 0 };
+            let connections = Connections { stalls: some(10), breaks: some(10) };
+            self.faults = Faults { connections: Some(connections), ..Faults::default() };
+            self.config.multicast = false;
+            self.mute = None;
         }
     }
 

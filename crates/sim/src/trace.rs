@@ -53,6 +53,13 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
         disks.spoils.len(),
         s.drift,
     );
+    if let Some(connections) = faults.connections {
+        let _ = write!(
+            text,
+            "\nover connections: of 1,000 messages {} find them stalled, {} break them",
+            connections.stalls, connections.breaks
+        );
+    }
     if let Some((target, times)) = s.slow {
         let _ = write!(text, "\nthe disk of target-{target} is {times} times slower");
     }

@@ -35,8 +35,8 @@ impl World<'_> {
     /// In how many failure domains of a chunk's group copies, or pieces, are due to a put: as many as are possible with
     /// the targets that were alive all the time since a little before it began, and those that have one. These are no
     /// more than are wanted, and no fewer than the map lets be enough. An initiator that was itself asleep or cut off
-    /// meanwhile has not asked so often, and may still take targets for silent that were before. A target that was
-    /// alive, or was `harmed`, could have any piece; among the others a second one with the same piece adds nothing.
+    /// meanwhile has not asked so often, and may still take targets for silent that were before; so may one to which a
+    /// connection was away. A target that was alive, or was `harmed`, could have any piece; among the others a second one with the same piece adds nothing.
     pub(super) fn due(
         &self,
         by: NodeId,
@@ -49,7 +49,8 @@ impl World<'_> {
         let patience = self.scenario.config.bid_timeout.times(ASKED);
         let since = Instant::from_nanos(put.begun.1.as_nanos().saturating_sub(patience.as_nanos()));
         let asked = self.is_alive_since(by, since);
-        let alive = group.iter().copied().filter(|node| asked && self.is_alive_since(*node, since));
+        let is_heard = |node: &NodeId| self.is_alive_since(*node, since) && !self.net.was_away(by, *node, since);
+        let alive = group.iter().copied().filter(|node| asked && is_heard(node));
         let any = alive.chain(harmed.iter().copied()).collect();
         let domains = self.reached_with(map, &put.id, holders.iter().filter(|holder| group.contains(holder)), &any);
         let least = self.maps[map].least(put.redundancy);

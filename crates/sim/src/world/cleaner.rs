@@ -241,6 +241,8 @@ impl World<'_> {
     /// When nothing is asked for any more, one cleaner goes on for a while.
     fn quiet_pass_over(&mut self, node: NodeId, began: Instant, finished: bool) {
         let working = !self.healed || !self.open.is_empty() || self.puts_left + self.gets_left > 0;
+        // What was stalled before the heal may count on chunks when it arrives.
+        let finished = finished && self.net.is_through(began);
         let finished = !self.was_cramped() && finished && self.whole.made.is_none_or(|made| began > made);
         let Some(cleaning) = &mut self.cleaning else { return };
         if working || cleaning.coming > 0 {

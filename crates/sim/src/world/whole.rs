@@ -54,8 +54,11 @@ impl World<'_> {
         // A steward waits for silent targets, in the end so long from one question to the next, and may just have asked
         // when a target came back. What the others said before need not be true any more.
         let waits = config.bid_timeout.times(64);
+        let before = Instant::from_nanos(since.as_nanos().saturating_sub(waits.times(2).as_nanos()));
         let keeps_waiting = |node: &NodeId| {
-            self.net.is_cut(by, *node) || self.back.get(node).is_some_and(|b| *b + waits.times(2) > since)
+            self.net.is_cut(by, *node)
+                || group.iter().any(|other| self.net.was_away(*other, *node, before))
+                || self.back.get(node).is_some_and(|b| *b + waits.times(2) > since)
         };
         let looks = if group.iter().any(keeps_waiting) { looks + waits } else { looks };
         let written =
