@@ -222,7 +222,7 @@ impl Members {
 
 /// What both machines of both families have: a name, a clock, things to say.
 #[derive(Debug)]
-struct Shared<E> {
+struct Context<E> {
     id: NodeId,
     config: Config,
     now: Instant,
@@ -230,7 +230,7 @@ struct Shared<E> {
     memo: Timing,
 }
 
-impl<E> Shared<E> {
+impl<E> Context<E> {
     fn new(id: NodeId, config: Config) -> Self {
         let memo = config.timing(1);
         Self { id, config, now: Instant::ZERO, out: VecDeque::new(), memo }

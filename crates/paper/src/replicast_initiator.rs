@@ -13,7 +13,7 @@ use protocol::time::{Instant, Span};
 use crate::choose::{Offer, Pick, any_common, any_in_turn, consecutive, first_free, neighbours, soonest};
 use crate::config::{Choice, Config, Protocol};
 use crate::wire::{Grant, Grants, Pdu, absolute, ahead, relative, span};
-use crate::{Event, Members, Request, Shared, txn_of};
+use crate::{Context, Event, Members, Request, txn_of};
 
 /// Times a choosy initiator gives windows back for one put. The papers have no limit but that the wait doubles.
 const CANCELS: u8 = 8;
@@ -59,7 +59,7 @@ enum What {
 /// The machine.
 #[derive(Debug)]
 pub struct Initiator {
-    context: Shared<Event>,
+    context: Context<Event>,
     rng: Rng,
     members: Members,
     last_group: Option<usize>,
@@ -79,7 +79,7 @@ impl Initiator {
         let round_trip = (config.timing(1).pdu + config.trip).times(2);
         Self {
             wait: MaxBidWait::first(round_trip),
-            context: Shared::new(id, config),
+            context: Context::new(id, config),
             rng: Rng::new(seed).fork(u64::from(id.0)),
             members,
             last_group: None,

@@ -12,7 +12,7 @@ use protocol::time::{Instant, Span};
 use crate::bids::Bids;
 use crate::config::{Config, Timing};
 use crate::wire::{Pdu, absolute, relative, span};
-use crate::{Disk, Shared, owner};
+use crate::{Context, Disk, owner};
 
 /// A copy that is arriving.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ struct Arriving {
 /// The machine.
 #[derive(Debug)]
 pub struct Target {
-    context: Shared<Infallible>,
+    context: Context<Infallible>,
     bids: Bids,
     disk: Disk,
     arriving: Vec<Arriving>,
@@ -37,7 +37,7 @@ impl Target {
     pub(crate) fn new(id: NodeId, config: Config, seed: u64) -> Self {
         let hop = config.timing(1).pdu + config.trip;
         let bids = Bids::new(&config, hop, Rng::new(seed).fork(u64::from(id.0)).next_u64());
-        Self { context: Shared::new(id, config), bids, disk: Disk::default(), arriving: Vec::new(), requests: (0, 0) }
+        Self { context: Context::new(id, config), bids, disk: Disk::default(), arriving: Vec::new(), requests: (0, 0) }
     }
 
     pub(crate) fn handle_input(&mut self, now: Instant, input: Input<Infallible>) {

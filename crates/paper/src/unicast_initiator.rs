@@ -14,7 +14,7 @@ use crate::config::{Config, Protocol};
 use crate::rivals::{Chooser, Placed};
 use crate::unicast_target::STEP;
 use crate::wire::{Load, Pdu};
-use crate::{Event, Members, Request, Shared, txn_of};
+use crate::{Context, Event, Members, Request, txn_of};
 
 /// Bits without a ding after which UCH-AIMD increases its rate.
 const INCREASE_AFTER: u64 = 74_400;
@@ -59,7 +59,7 @@ const IDLE: Flow = Flow { rate: 0, begun: false, sent: 0, frame: None, undinged:
 /// The machine.
 #[derive(Debug)]
 pub struct Initiator {
-    context: Shared<Event>,
+    context: Context<Event>,
     rng: Rng,
     members: Members,
     last: Vec<NodeId>,
@@ -78,7 +78,7 @@ impl Initiator {
         let is_rival = Protocol::RIVALS.contains(&config.protocol);
         Self {
             rival: is_rival.then(|| Chooser::new(&config, rng.clone())),
-            context: Shared::new(id, config),
+            context: Context::new(id, config),
             rng,
             members,
             last: Vec::new(),

@@ -12,7 +12,7 @@ use protocol::time::{Instant, Span};
 use crate::config::{Config, Protocol, Timing};
 use crate::rivals::Account;
 use crate::wire::{Load, Pdu};
-use crate::{Disk, Shared, owner};
+use crate::{Context, Disk, owner};
 
 /// Bits per second with which UCH-AIMD begins, by which it increases, and below which it does not fall.
 pub(crate) const STEP: u64 = 1_000_000_000;
@@ -38,7 +38,7 @@ struct Flow {
 /// The machine.
 #[derive(Debug)]
 pub struct Target {
-    context: Shared<Infallible>,
+    context: Context<Infallible>,
     disk: Disk,
     account: Account,
     flows: Vec<Flow>,
@@ -52,7 +52,7 @@ pub struct Target {
 impl Target {
     pub(crate) fn new(id: NodeId, config: Config) -> Self {
         Self {
-            context: Shared::new(id, config),
+            context: Context::new(id, config),
             disk: Disk::default(),
             account: Account::new(),
             flows: Vec::new(),
