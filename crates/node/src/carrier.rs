@@ -45,7 +45,7 @@ pub trait Carrier {
 
     /// The next message or piece of payload that has arrived, whole and authentic, as it is encoded in a datagram; what
     /// is not is counted and dropped here. With it comes the moment at which it arrived. Over UDP that is when the
-    /// kernel received it, before anybody had time for it; over TCP it is just after it was read. `None` when all were
+    /// kernel received it, before anybody had time for it; over TCP it is just before it was read. `None` when all were
     /// handed over.
     fn arrived(&mut self) -> Option<(Bytes, Instant)>;
 

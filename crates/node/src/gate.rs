@@ -86,14 +86,14 @@ impl Gate {
     /// Opens what came from this address, and was read at this moment.
     pub(crate) fn open(&mut self, now: Instant, datagram: Bytes, from: SocketAddr) -> Passed {
         self.metrics.received(is_data(&datagram), 1, datagram.len() as u64);
-        let Some(datagram) = self.decrypt(datagram) else {
-            self.metrics.dropped("not_encrypted", 1);
-            self.reachability.met(from, Obstacle::Encryption, now);
-            return Passed::Answered(Vec::new());
-        };
         let answerable = is_answerable(&datagram);
         match self.session.open(now, datagram) {
             Ok(Opened::Good(datagram)) => {
+                let Some(datagram) = self.decrypt(datagram) else {
+                    self.metrics.dropped("not_encrypted", 1);
+                    self.reachability.met(from, Obstacle::Encryption, now);
+                    return Passed::Answered(Vec::new());
+                };
                 if let Some(id) = sender(&datagram).filter(|id| !id.is_initiator()) {
                     self.reachability.mark_alive(id, now);
                 }

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use protocol::messenger::{ConnectionId, Done, Move, Policy, Pool};
-use protocol::time::Instant;
+use protocol::time::{Instant, Span};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::carrier::{Poller, RESERVED};
@@ -35,8 +35,9 @@ const READ: usize = 256 << 10;
 /// Takes what workers have read, in their threads.
 pub trait Dispatch: Send + Sync + 'static {
     /// A worker brings frames that came over a connection, after those that came before; it read them at this moment. With
-    /// `end` the connection is over.
-    fn came(&self, worker: usize, connection: u32, at: Instant, frames: &mut Vec<Bytes>, end: Option<Progress>);
+    /// `end` the connection is over. Returns how long it only waited for others.
+    fn came(&self, worker: usize, connection: u32, at: Instant, frames: &mut Vec<Bytes>, end: Option<Progress>)
+    -> Span;
 }
 
 /// A worker's place: what it waits for, and what others have it do.
@@ -176,8 +177,10 @@ impl<D: Dispatch> Shared<D> {
                     self.obey(own, &mut served);
                 } else if let Some(reader) = served.get_mut(&(event.data.u64() as u32)) {
                     let connection = event.data.u64() as u32;
-                    if !self.serve(own, connection, reader, &mut buffer, &mut frames) {
-                        served.remove(&connection);
+                    if !self.serve(own, connection, reader, &mut buffer, &mut frames)
+                        && let Some(reader) = served.remove(&connection)
+                    {
+                        desk.poller.forget(&reader);
                     }
                 }
             }
@@ -203,8 +206,9 @@ impl<D: Dispatch> Shared<D> {
             .filter(|progress| matches!(progress, Progress::Malformed | Progress::Unencrypted | Progress::Over));
         #[cfg(test)]
         tests::hand_on_later(self, own, connection, frames);
+        let mut waited = Span::ZERO;
         if !frames.is_empty() || end.is_some() {
-            self.dispatch.came(own, connection, began, frames, end);
+            waited = self.dispatch.came(own, connection, began, frames, end);
             frames.clear();
         }
         let ended = now();
@@ -213,7 +217,7 @@ impl<D: Dispatch> Shared<D> {
             pool.close(id(connection));
             return false;
         }
-        pool.record(ended, id(connection), Done { bytes, time: ended.since(began) });
+        pool.record(ended, id(connection), Done { bytes, time: ended.since(began).less(waited) });
         let moves = pool.balance(ended);
         drop(pool);
         self.release(moves);
@@ -266,7 +270,7 @@ impl<D: Dispatch> Shared<D> {
                 Ok(()) => drop(served.insert(connection, reader)),
                 Err(_) => {
                     lock(&self.pool).close(id(connection));
-                    self.dispatch.came(own, connection, now(), &mut Vec::new(), Some(Progress::Over));
+                    let _ = self.dispatch.came(own, connection, now(), &mut Vec::new(), Some(Progress::Over));
                 }
             },
             Some(worker) => self.order(worker, Order::Serve(connection, reader)),

@@ -50,6 +50,10 @@ const WAITING: i32 = 1_024;
 const MOST: usize = 16_384;
 /// Of these so many may have brought nothing good yet.
 const STRANGERS: usize = 256;
+/// The least time between two that are closed because there are no descriptors left.
+const PARTING: Span = Span::from_millis(10);
+/// Frames that are no good after which a stranger is not heard out.
+const STRANGE: u32 = 4_096;
 /// Bytes that are read at once.
 const READ: usize = 256 << 10;
 /// How long nobody connects again to where it failed: from the first to the longest time.
@@ -81,6 +85,8 @@ pub struct Tcp {
     backlog: u64,
     buffer: Vec<u8>,
     arrived: VecDeque<Arrived>,
+    /// When a connection was closed last because there were no descriptors left.
+    parted: Instant,
 }
 
 /// A frame, over which connection it came, from where, and when it was read.
@@ -136,6 +142,7 @@ impl Tcp {
             backlog: config.protocol(address.ip()).receive_buffer,
             buffer: vec![0; READ],
             arrived: VecDeque::new(),
+            parted: Instant::ZERO,
         })
     }
 
@@ -148,16 +155,23 @@ impl Tcp {
                     let Some(from) = from.as_socket() else { continue };
                     if let Ok(connection) = Connection::accepted(socket, from, self.backlog, self.encryption.as_ref()) {
                         let token = self.add(connection);
-                        self.strangers.push_back(token);
+                        if self.connections.contains_key(&token) {
+                            self.strangers.push_back(token);
+                        }
                         self.part_from_strangers();
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
                 // It is gone again.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-                // Most often there are no descriptors left: one goes, or the loop would turn and turn.
+                // Most often there are no descriptors left: one goes, or the loop would turn and turn. A worker may need a
+                // moment until it lets go of it.
                 Err(_) => {
-                    self.part_from_oldest();
+                    let now = now();
+                    if now.since(self.parted) >= PARTING {
+                        self.parted = now;
+                        self.part_from_oldest();
+                    }
                     return false;
                 }
             }
@@ -181,7 +195,7 @@ impl Tcp {
     /// Gives what comes over a connection to a worker, if there are any.
     fn share_out(&mut self, token: u32) {
         let (Some(crew), Some(connection)) = (&self.crew, self.connections.get_mut(&token)) else { return };
-        if !connection.is_connecting()
+        if connection.is_established()
             && let Some(reader) = connection.take_reader()
             && !crew.workers.serve(token, reader)
         {
@@ -216,7 +230,7 @@ impl Tcp {
             self.gate.metrics.dropped("not_encrypted", 1);
         }
         if matches!(progress, Progress::Malformed | Progress::Unencrypted | Progress::Over) {
-            self.close(token);
+            self.lose(token);
         }
         progress == Progress::More
     }
@@ -237,6 +251,18 @@ impl Tcp {
         }
     }
 
+    /// A frame was no good. Before a connection is proven there may not be any number of them.
+    fn note_strange(&mut self, token: u32) {
+        let Some(connection) = self.connections.get_mut(&token).filter(|connection| !connection.is_proven) else {
+            return;
+        };
+        connection.strange += 1;
+        if connection.strange > STRANGE {
+            self.gate.metrics.dropped("stranger", 1);
+            self.close(token);
+        }
+    }
+
     /// A connection is over; what waits for it is lost, and counted.
     fn close(&mut self, token: u32) {
         let Some(connection) = self.connections.remove(&token) else { return };
@@ -248,14 +274,27 @@ impl Tcp {
         if self.routes.get(&peer) == Some(&token) {
             self.routes.remove(&peer);
         }
-        if !connection.is_proven {
-            let now = now();
-            let wait = self.failed.get(&peer).map_or(BACKOFF.0, |(_, wait)| wait.times(2).min(BACKOFF.1));
+    }
+
+    /// A connection ended by itself. One over which nothing good came is made again ever more rarely.
+    fn lose(&mut self, token: u32) {
+        if let Some(connection) = self.connections.get(&token).filter(|connection| !connection.is_proven)
+            && let Some(peer) = connection.peer
+        {
+            let (now, before) = (now(), self.failed.get(&peer).map(|(_, wait)| *wait));
+            let wait = before.map_or(BACKOFF.0, |wait| wait.times(2).min(BACKOFF.1));
             self.failed.insert(peer, (now + wait, wait));
-            // A host that lets nobody say anything most often encrypts, or does not.
-            let usual = if connection.is_connecting() { Obstacle::Unreachable } else { Obstacle::Encryption };
-            self.gate.reachability.met(connection.to, connection.obstacle().unwrap_or(usual), now);
+            // A host that again and again lets nobody say anything most often encrypts, or does not.
+            let usual = match (connection.is_connecting(), before) {
+                (true, _) => Some(Obstacle::Unreachable),
+                (false, Some(_)) => Some(Obstacle::Encryption),
+                (false, None) => None,
+            };
+            if let Some(obstacle) = connection.obstacle().or(usual) {
+                self.gate.reachability.met(connection.to, obstacle, now);
+            }
         }
+        self.close(token);
     }
 
     /// The connection over which a node is reached; one is made where there is none.
@@ -297,7 +336,7 @@ impl Tcp {
             self.unwatched.insert(token);
         }
         if progress == Progress::Over {
-            self.close(token);
+            self.lose(token);
         }
     }
 
@@ -313,7 +352,7 @@ impl Tcp {
         // A node that is not in the map has begun anew when it speaks over another connection. Other nodes are reached
         // over the connection that was taken first, unless nothing is known to pass there.
         let other = self.routes.get(&id).and_then(|token| self.connections.get(token));
-        if id.is_initiator() || other.is_none_or(Connection::is_connecting) {
+        if id.is_initiator() || other.is_none_or(|other| !other.is_proven) {
             self.routes.insert(id, token);
         }
     }
@@ -368,7 +407,7 @@ impl Carrier for Tcp {
             if let Some(connection) = self.connections.get_mut(&token) {
                 connection.note_error();
             }
-            return self.close(token);
+            return self.lose(token);
         }
         if readiness.writable {
             if let Some(connection) = self.connections.get_mut(&token) {
@@ -391,7 +430,15 @@ impl Carrier for Tcp {
         let (from, at) = (connection.to, now());
         let arrived = &mut self.arrived;
         let progress = connection.receive(&mut self.buffer, |frame| arrived.push_back((frame, token, from, at)));
-        self.ended(token, progress)
+        let has_more = self.ended(token, progress);
+        // They may have agreed on how to encrypt just now.
+        if self.encryption.is_some() {
+            self.share_out(token);
+            if self.connections.get(&token).is_some_and(|connection| !connection.is_watched()) {
+                self.unwatched.insert(token);
+            }
+        }
+        has_more
     }
 
     fn arrived(&mut self) -> Option<(Bytes, Instant)> {
@@ -404,6 +451,7 @@ impl Carrier for Tcp {
                     return Some((frame, read_at));
                 }
                 Passed::Answered(replies) => {
+                    self.note_strange(token);
                     for reply in replies {
                         self.push(token, Frame::new(reply, Bytes::new()));
                     }

@@ -146,10 +146,13 @@ impl Net {
         let (breaks, stalls) = (away(), away());
         if self.rng.chance(faults.breaks, 1_000) {
             connection.absent = now + breaks;
+            // The other direction goes with it.
+            let back = self.connections.entry((ends.1, ends.0)).or_default();
+            back.absent = back.absent.max(now + breaks);
             return None;
         }
         if self.rng.chance(faults.stalls, 1_000) {
-            connection.stalled = at + stalls;
+            connection.stalled = connection.stalled.max(at + stalls);
         }
         connection.last = at.max(connection.last).max(connection.stalled);
         Some(connection.last)

@@ -44,7 +44,8 @@ pub struct Faults {
     pub connections: Option<Connections>,
 }
 
-/// Chances of faults of connections, which deliver all in order, per thousand messages.
+/// Chances of faults of connections, per thousand messages. They deliver in order, but that a port's queue may overflow, and
+/// that what stalled at the heal is overtaken: as by what goes over another connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Connections {
     /// It and what comes after it wait, for up to 300 ms.

@@ -29,11 +29,6 @@ impl Skew {
             Self::Moving => "moving",
         }
     }
-
-    /// Whether what a balancer has learned stays true.
-    pub(crate) const fn stays(self) -> bool {
-        matches!(self, Self::Lands | Self::Random)
-    }
 }
 
 /// See the [module](self).

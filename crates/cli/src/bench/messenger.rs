@@ -5,6 +5,7 @@ mod report;
 mod server;
 mod skew;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -60,6 +61,8 @@ struct Measured {
     /// Of the messages of all connections.
     p50_ms: f64,
     p99_ms: f64,
+    /// The same of those that are not heavy; none where all are.
+    light_p99_ms: Option<f64>,
     /// CPU time for a message: of the workers, and of the clients.
     server_us: f64,
     client_us: f64,
@@ -84,12 +87,14 @@ struct Row {
     mb_per_s: f64,
     p50_ms: f64,
     p99_ms: f64,
+    /// The same of those that are not heavy; none where all are.
+    light_p99_ms: Option<f64>,
     /// To round-robin in the same round: the geometric mean of all rounds, the least, and the most.
     ratio: Option<f64>,
     ratio_least: Option<f64>,
     ratio_most: Option<f64>,
-    /// What `ratio` can be at most on these cores, by the CPU time that a message needs here, when round-robin has all of the
-    /// heavy connections at one worker; 1 where it shares them out.
+    /// What `ratio` can be at most on these cores, by the CPU time that a message needs here: when the heavy connections have a
+    /// worker each, as far as there are so many, instead of those that round-robin gave them.
     bound: f64,
     cpu_us_of_server: f64,
     cpu_us_of_clients: f64,
@@ -170,8 +175,9 @@ fn one(case: Case, policy: Policy, shape: &Shape, (round, seconds): (u32, Durati
     let Shape { workers, connections, .. } = *shape;
     let plan = skew::Plan { skew: case.skew, workers, connections, seed: round.into() };
     let clients = Clients::start(case, plan, sockets)?;
-    let may_help = policy == Policy::Bytes && case.skew.stays();
+    let may_help = policy == Policy::Bytes && case.skew != Skew::Even;
     std::thread::sleep(if may_help { WARM_UP.1 } else { WARM_UP.0 });
+    let moves = server.moves();
     clients.count();
     let (began, cpu) = (Instant::now(), process_cpu());
     let mut bytes = Vec::new();
@@ -184,7 +190,7 @@ fn one(case: Case, policy: Policy, shape: &Shape, (round, seconds): (u32, Durati
     }
     let (elapsed, cpu) = (began.elapsed().as_secs_f64(), process_cpu() - cpu);
     let ended = clients.end()?;
-    let moves = server.moves();
+    let moves = server.moves() - moves;
     server.end()?;
     let answered = ended.answered.max(1) as f64;
     let of = |quantile| ended.latency.value_at_quantile(quantile) as f64 / 1e6;
@@ -192,6 +198,7 @@ fn one(case: Case, policy: Policy, shape: &Shape, (round, seconds): (u32, Durati
         per_second: ended.answered as f64 / elapsed,
         p50_ms: of(0.5),
         p99_ms: of(0.99),
+        light_p99_ms: (!ended.light.is_empty()).then(|| ended.light.value_at_quantile(0.99) as f64 / 1e6),
         server_us: (cpu - ended.cpu).max(0.0) * 1e6 / answered,
         client_us: ended.cpu * 1e6 / answered,
         moves,
@@ -214,9 +221,16 @@ fn row(cell: &Cell, cells: &[Cell], shape: &Shape) -> Row {
     let geometric =
         |ratios: &Vec<f64>| (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp();
     let (server, client) = (mean(&|m| m.server_us), mean(&|m| m.client_us));
-    let all = sim::perf::cores() as f64 / (server + client);
-    let is_alone = matches!(cell.case.skew, Skew::Lands | Skew::Moving);
-    let bound = if is_alone { (workers as f64 / server).min(all) / (1.0 / server).min(all) } else { 1.0 };
+    // By the workers that are at it, the cores, and the one thread of the clients.
+    let most =
+        |busy: usize| (busy as f64 / server).min(sim::perf::cores() as f64 / (server + client)).min(1.0 / client);
+    let bounds = (0..cell.rounds.len() as u64).map(|seed| {
+        let plan = skew::Plan { skew: cell.case.skew, workers, connections, seed };
+        let heavy = plan.heavy(Duration::ZERO);
+        let given: BTreeSet<usize> = heavy.iter().map(|connection| connection % workers).collect();
+        most(workers.min(heavy.len())) / most(given.len())
+    });
+    let bound = bounds.sum::<f64>() / cell.rounds.len() as f64;
     Row {
         policy: cell.policy,
         size: cell.case.size,
@@ -229,6 +243,7 @@ fn row(cell: &Cell, cells: &[Cell], shape: &Shape) -> Row {
         mb_per_s: mean(&|m| m.per_second) * cell.case.size as f64 / 1e6,
         p50_ms: mean(&|m| m.p50_ms),
         p99_ms: mean(&|m| m.p99_ms),
+        light_p99_ms: cell.rounds[0].light_p99_ms.map(|_| mean(&|m| m.light_p99_ms.unwrap_or(0.0))),
         ratio: ratios.as_ref().map(geometric),
         ratio_least: ratios.as_ref().map(|ratios| ratios.iter().copied().fold(f64::MAX, f64::min)),
         ratio_most: ratios.as_ref().map(|ratios| ratios.iter().copied().fold(0.0, f64::max)),

@@ -77,6 +77,9 @@ impl Stream {
     pub fn write(&self, slices: &[IoSlice<'_>]) -> std::io::Result<usize> {
         let Some(mut tls) = self.tls() else { return self.socket.send_vectored(slices) };
         Self::push(&self.socket, &mut tls)?;
+        if tls.is_handshaking() {
+            return Err(ErrorKind::WouldBlock.into());
+        }
         let count = tls.writer().write_vectored(slices)?;
         Self::push(&self.socket, &mut tls)?;
         if count == 0 { Err(ErrorKind::WouldBlock.into()) } else { Ok(count) }
@@ -90,9 +93,14 @@ impl Stream {
         self.tls().map_or(Ok(()), |mut tls| Self::push(&self.socket, &mut tls))
     }
 
-    /// Whether something waits for room that was encrypted already.
-    pub fn is_waiting(&self) -> bool {
-        self.tls().is_some_and(|tls| tls.wants_write())
+    /// Whether it goes on when the socket takes more: with what was encrypted already, or with more if there is any.
+    pub fn awaits_room(&self, has_more: bool) -> bool {
+        self.tls().map_or(has_more, |tls| tls.wants_write() || has_more && !tls.is_handshaking())
+    }
+
+    /// Whether the two sides have not agreed yet on how they encrypt: nothing is sent before.
+    pub fn is_handshaking(&self) -> bool {
+        self.tls().is_some_and(|tls| tls.is_handshaking())
     }
 
     /// It is over in both directions.

@@ -70,6 +70,8 @@ pub(super) struct Connection {
     pub(super) peer: Option<NodeId>,
     /// Whether a message came over it whose sender proved to be there.
     pub(super) is_proven: bool,
+    /// Frames that came before, and were no good.
+    pub(super) strange: u32,
     is_connecting: bool,
     /// Whether the poller reports room as well; none before it knows of the connection.
     watched: Option<bool>,
@@ -131,6 +133,7 @@ impl Connection {
             to,
             peer,
             is_proven: false,
+            strange: 0,
             is_connecting,
             watched: None,
             error: None,
@@ -152,12 +155,17 @@ impl Connection {
 
     /// Whether it goes on only when the socket takes more.
     pub(super) fn awaits_room(&self) -> bool {
-        self.is_connecting || self.waiting() > 0 || self.stream.is_waiting()
+        self.is_connecting || self.stream.awaits_room(self.waiting() > 0)
     }
 
     /// The socket takes what is sent: if it was about to connect it has.
     pub(super) fn connected(&mut self) {
         self.is_connecting = false;
+    }
+
+    /// Whether somebody else may read it.
+    pub(super) fn is_established(&self) -> bool {
+        !self.is_connecting && !self.stream.is_handshaking()
     }
 
     /// Whether it has not begun yet.
@@ -225,6 +233,9 @@ impl Connection {
         }
         if self.stream.flush().is_err() {
             return Progress::Over;
+        }
+        if self.stream.is_handshaking() {
+            return Progress::Waits;
         }
         let mut taken: VecDeque<(Frame, usize)> = self.begun.take().into_iter().collect();
         loop {

@@ -5,13 +5,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use protocol::time::Instant;
+use protocol::time::{Instant, Span};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::clock::now;
 use crate::messenger::{Dispatch, Progress};
 
-/// Bytes that may wait. Workers stop reading then, and peers stop sending.
+/// Bytes that may wait, with what each frame needs beside them. Workers stop reading then, and peers stop sending.
 const MOST: usize = 4 << 20;
+const EACH: usize = 128;
+/// What the loop takes at once, before it looks at anything else.
+const TAKEN: usize = 512 << 10;
 
 /// What came over a connection, or that it is over.
 #[derive(Debug)]
@@ -20,6 +24,12 @@ pub(super) struct Arrival {
     pub(super) at: Instant,
     pub(super) frames: Vec<Bytes>,
     pub(super) end: Option<Progress>,
+}
+
+impl Arrival {
+    fn size(&self) -> usize {
+        self.frames.iter().map(|frame| frame.len() + EACH).sum::<usize>() + EACH
+    }
 }
 
 /// See the [module](self). It wakes the loop when it was empty.
@@ -44,13 +54,21 @@ impl Inbox {
         Ok(Self { held: Mutex::default(), room: Condvar::new(), bell })
     }
 
-    /// All that waits.
-    pub(super) fn take(&self) -> VecDeque<Arrival> {
-        let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
-        let mut held = self.held();
-        held.bytes = 0;
+    /// What waits, but not more than there is time for. The bell goes on ringing while there is more.
+    pub(super) fn take(&self) -> Vec<Arrival> {
+        let (mut held, mut taken, mut bytes) = (self.held(), Vec::new(), 0);
+        while bytes < TAKEN
+            && let Some(arrival) = held.arrivals.pop_front()
+        {
+            bytes += arrival.size();
+            taken.push(arrival);
+        }
+        held.bytes = held.bytes.saturating_sub(bytes);
+        if held.arrivals.is_empty() {
+            let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
+        }
         self.room.notify_all();
-        core::mem::take(&mut held.arrivals)
+        taken
     }
 
     /// Workers wait for room no longer, and what they bring is dropped.
@@ -65,23 +83,26 @@ impl Inbox {
 }
 
 impl Dispatch for Inbox {
-    fn came(&self, _: usize, connection: u32, at: Instant, frames: &mut Vec<Bytes>, end: Option<Progress>) {
-        let bytes: usize = frames.iter().map(Bytes::len).sum();
-        let frames = core::mem::take(frames);
-        let mut held = self.held();
-        while held.bytes >= MOST && !held.is_closed {
-            held = self.room.wait(held).unwrap_or_else(PoisonError::into_inner);
+    fn came(&self, _: usize, connection: u32, at: Instant, frames: &mut Vec<Bytes>, end: Option<Progress>) -> Span {
+        let arrival = Arrival { connection, at, frames: core::mem::take(frames), end };
+        let (mut held, mut waited) = (self.held(), Span::ZERO);
+        if held.bytes >= MOST {
+            let began = now();
+            while held.bytes >= MOST && !held.is_closed {
+                held = self.room.wait(held).unwrap_or_else(PoisonError::into_inner);
+            }
+            waited = now().since(began);
         }
         if held.is_closed {
-            return;
+            return waited;
         }
-        let was_empty = held.arrivals.is_empty();
-        held.bytes += bytes;
-        held.arrivals.push_back(Arrival { connection, at, frames, end });
-        drop(held);
-        if was_empty {
+        // Within the lock, or the loop could take this one and leave the bell ringing for nothing.
+        if held.arrivals.is_empty() {
             let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
         }
+        held.bytes += arrival.size();
+        held.arrivals.push_back(arrival);
+        waited
     }
 }
 

@@ -334,3 +334,20 @@ fn nothing_that_was_said_can_be_read_on_the_way() {
         assert_eq!(seen.windows(secret.len()).any(|bytes| bytes == secret), is_seen);
     }
 }
+
+#[test]
+fn a_peer_that_never_begins_to_encrypt_keeps_nobody_awake() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), WAYS[2]);
+    let silent = TcpListener::bind(config.targets[0].address).unwrap();
+    let mut initiator = Tcp::open(&config, (Ipv4Addr::LOCALHOST, 0).into(), INITIATOR).unwrap();
+    let run = run_of(&config, &Bytes::from(vec![7; 1 << 20]));
+    initiator.send(&Transmit { to: Destination::Node(TARGET), body: Body::Data(run) });
+    let held = silent.accept().unwrap();
+    for _ in 0..100 {
+        turn(&mut initiator);
+    }
+    let connection = initiator.connections.values().next().unwrap();
+    assert!(connection.waiting() > 0 && !connection.awaits_room(), "it would be woken again and again");
+    drop(held);
+}

@@ -32,6 +32,8 @@ pub(super) struct Ended {
     pub(super) answered: u64,
     /// From when a message was sent until its answer was there, in nanoseconds.
     pub(super) latency: Histogram<u64>,
+    /// The same of connections that are not heavy.
+    pub(super) light: Histogram<u64>,
     /// Seconds of a processor.
     pub(super) cpu: f64,
 }
@@ -67,8 +69,8 @@ impl Clients {
 /// A connection, as its client sees it.
 struct Sender {
     socket: Socket,
-    /// When each message under way was begun, the oldest first.
-    begun: VecDeque<Instant>,
+    /// When each message under way was begun, the oldest first, and whether the connection was heavy then.
+    begun: VecDeque<(Instant, bool)>,
     /// Bytes that are still to be sent, of the last of them.
     unsent: usize,
     /// Bytes of the answer to the oldest that have come.
@@ -112,7 +114,8 @@ impl Load {
     }
 
     fn run(mut self, counts: &AtomicBool, stops: &AtomicBool) -> anyhow::Result<Ended> {
-        let mut ended = Ended { answered: 0, latency: Histogram::new_with_max(60_000_000_000, 3)?, cpu: 0.0 };
+        let times = Histogram::new_with_max(60_000_000_000, 3)?;
+        let mut ended = Ended { answered: 0, latency: times.clone(), light: times, cpu: 0.0 };
         let (mut buffer, mut cpu, mut heavy) = (vec![0; AT_ONCE], None, Vec::new());
         while !stops.load(Ordering::Acquire) {
             let now = Instant::now();
@@ -124,7 +127,7 @@ impl Load {
             self.plan.heavy(now - self.began).into_iter().for_each(|nth| heavy[nth] = true);
             for (sender, is_heavy) in self.senders.iter_mut().zip(&heavy) {
                 let most = if *is_heavy { self.under_way } else { usize::from(sender.due <= now) };
-                sender.send(now, most, &self.bytes, self.message)?;
+                sender.send((now, *is_heavy), most, &self.bytes, self.message)?;
             }
             let waits =
                 |sender: &Sender| if sender.unsent > 0 { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
@@ -153,10 +156,14 @@ impl Load {
             let now = Instant::now();
             while sender.answered >= self.answer {
                 sender.answered -= self.answer;
-                let begun = sender.begun.pop_front().context("more answers than messages")?;
+                let (begun, is_heavy) = sender.begun.pop_front().context("more answers than messages")?;
                 if let Some(ended) = &mut ended {
                     ended.answered += 1;
-                    ended.latency.saturating_record((now - begun).as_nanos() as u64);
+                    let nanos = (now - begun).as_nanos() as u64;
+                    ended.latency.saturating_record(nanos);
+                    if !is_heavy {
+                        ended.light.saturating_record(nanos);
+                    }
                 }
             }
         }
@@ -166,11 +173,11 @@ impl Load {
 
 impl Sender {
     /// Begins messages until so many are under way, and sends what the kernel takes.
-    fn send(&mut self, now: Instant, most: usize, bytes: &[u8], message: usize) -> anyhow::Result<()> {
+    fn send(&mut self, begun: (Instant, bool), most: usize, bytes: &[u8], message: usize) -> anyhow::Result<()> {
         while self.begun.len() < most {
-            self.begun.push_back(now);
+            self.begun.push_back(begun);
             self.unsent += message;
-            self.due = now + LIGHT;
+            self.due = begun.0 + LIGHT;
         }
         while self.unsent > 0 {
             // What is left of the first is the end of it.

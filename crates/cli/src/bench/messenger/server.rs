@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 use bytes::Bytes;
 use node::messenger::{Dispatch, Progress, Reader, Stream, Workers};
 use protocol::messenger::Policy;
-use protocol::time::Instant;
+use protocol::time::{Instant, Span};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 use socket2::Socket;
@@ -163,6 +163,7 @@ impl Answers {
                         return;
                     }
                 }
+                Err(rustix::io::Errno::INTR) => {}
                 // The client is gone.
                 Err(_) => return,
             }
@@ -171,7 +172,7 @@ impl Answers {
 }
 
 impl Dispatch for Answers {
-    fn came(&self, worker: usize, connection: u32, _: Instant, frames: &mut Vec<Bytes>, _: Option<Progress>) {
+    fn came(&self, worker: usize, connection: u32, _: Instant, frames: &mut Vec<Bytes>, _: Option<Progress>) -> Span {
         let connection = connection as usize;
         let before = self.worker[connection].swap(worker, Ordering::Relaxed);
         if before != worker && before != usize::MAX {
@@ -191,5 +192,6 @@ impl Dispatch for Answers {
         }
         self.bytes[worker].fetch_add((read + answers) as u64, Ordering::Relaxed);
         self.answer(self.streams[connection].socket(), answers);
+        Span::ZERO
     }
 }
