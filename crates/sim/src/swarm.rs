@@ -44,6 +44,12 @@ pub struct Faults {
     pub connections: Option<Connections>,
 }
 
+impl Faults {
+    const fn of_datagrams([loss, duplicate, reorder, corrupt]: [u64; 4]) -> Self {
+        Self { loss, duplicate, reorder, corrupt, connections: None }
+    }
+}
+
 /// Chances of faults of connections, per thousand messages. They deliver in order, but that a port's queue may overflow, and
 /// that what stalled at the heal is overtaken: as by what goes over another connection.
 #[derive(Clone, Copy, Debug)]
@@ -186,6 +192,12 @@ fn draw_mute(seed: u64, config: &Config) -> Option<(Span, Span)> {
     })
 }
 
+/// Of a thousand datagrams, how many somebody records and plays back.
+fn draw_replays(seed: u64) -> u64 {
+    let mut recorder = Rng::new(seed).fork(14);
+    if recorder.chance(1, 2) { 1 + recorder.below(40) } else { 0 }
+}
+
 /// In a third of the seeds empty targets join others that are neither full nor nearly empty.
 fn draw_joins(seed: u64, volume: u64, topology: &mut Topology, disks: &mut Disks) -> bool {
     let mut joins = Rng::new(seed).fork(37);
@@ -204,8 +216,7 @@ impl Scenario {
         let mut rng = Rng::new(seed).fork(1);
         let (config, link, disk_rate) = draw_config(seed, &mut rng);
         let mut some = |most: u64| if rng.chance(1, 2) { 1 + rng.below(most) } else { 0 };
-        let (loss, duplicate, reorder, corrupt) = (some(40), some(40), some(100), some(30));
-        let faults = Faults { loss, duplicate, reorder, corrupt, connections: None };
+        let faults = Faults::of_datagrams([some(40), some(40), some(100), some(30)]);
         let (crashes, initiator_crashes) = (some(6) as u32, some(2) as u32);
         let (partitions, flips, drift) = (some(4) as u32, some(4), some(200));
         let slow = (some(1) == 1).then(|| (rng.below(9) as u32, 5 + rng.below(40)));
@@ -216,8 +227,7 @@ impl Scenario {
         let ways = [Trouble::FailSync, Trouble::FailWrite, Trouble::Full, Trouble::FailOneSync, Trouble::FailRead];
         let troubles = (0..troubles).map(|_| ways[disks.below(5) as usize]).collect();
         let mute = draw_mute(seed, &config);
-        let mut recorder = Rng::new(seed).fork(14);
-        let replays = if recorder.chance(1, 2) { 1 + recorder.below(40) } else { 0 };
+        let replays = draw_replays(seed);
         let objects = Objects::draw(seed);
         let config = Config { give_up: objects.map_or(config.give_up, |objects| objects.patience), ..config };
         let chunks = objects.is_none();

@@ -16,8 +16,18 @@ use protocol::wire::{Ack, Aggregating, Answer, DataHeader, Direction, Fill, Lead
 use store::backend::Spot;
 
 use crate::disks::Spoil;
-use crate::swarm::{Scenario, Trouble};
+use crate::swarm::{Faults, Scenario, Trouble};
 use crate::topology::{Blackout, Topology};
+
+/// What happens to connections, if they carry everything.
+fn over_connections(faults: &Faults) -> String {
+    faults.connections.map_or(String::new(), |connections| {
+        format!(
+            "\nover connections: of 1,000 messages {} find them stalled, {} break them",
+            connections.stalls, connections.breaks
+        )
+    })
+}
 
 /// What a run depends on, a line each.
 pub(crate) fn scenario(scenario: &Scenario) -> String {
@@ -53,13 +63,7 @@ pub(crate) fn scenario(scenario: &Scenario) -> String {
         disks.spoils.len(),
         s.drift,
     );
-    if let Some(connections) = faults.connections {
-        let _ = write!(
-            text,
-            "\nover connections: of 1,000 messages {} find them stalled, {} break them",
-            connections.stalls, connections.breaks
-        );
-    }
+    text += &over_connections(faults);
     if let Some((target, times)) = s.slow {
         let _ = write!(text, "\nthe disk of target-{target} is {times} times slower");
     }
