@@ -13,9 +13,11 @@ use protocol::wire::{Head, Message, encode_message};
 
 use crate::common::Cluster;
 
-/// Ten thousand of them may take 100 MiB.
-const CONNECTIONS: u32 = 1_500;
+/// As many as fit into 1,024 descriptors, beside what other tests have open.
+const CONNECTIONS: u32 = 600;
+/// Ten thousand of them may take 100 MiB. What a target allocates meanwhile for other things is not theirs.
 const EACH: u64 = 10 << 10;
+const OTHER: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long it is watched whether the target wakes up.
 const WATCHED: Duration = Duration::from_secs(3);
@@ -82,7 +84,7 @@ fn idle(ways: &[&str]) -> Result<(), ConfigError> {
     std::thread::sleep(Duration::from_secs(1));
     let (more, now) = (number(&process, "VmRSS").saturating_sub(memory), wake_ups(&process));
     eprintln!("{ways:?}: {more} KiB for {CONNECTIONS} connections; {wakes} wake-ups without, {now} with");
-    assert!(more << 10 <= EACH * u64::from(CONNECTIONS), "{more} KiB for {CONNECTIONS} connections");
+    assert!(more << 10 <= EACH * u64::from(CONNECTIONS) + OTHER, "{more} KiB for {CONNECTIONS} connections");
     assert!(now <= wakes + wakes / 2 + 100, "{now} wake-ups in {WATCHED:?}, {wakes} without");
     drop(held);
     assert!(cluster.stop());
