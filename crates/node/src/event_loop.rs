@@ -126,7 +126,8 @@ pub fn run<M: Machine>(
                 MAILBOX => {
                     let _ = rustix::io::read(&*mailbox.bell, &mut [0_u8; 8]);
                     if read_mail(&mut machine, carrier, mail, mailbox, host).is_break() {
-                        return Ok(());
+                        // What was said last is on its way.
+                        return carrier.prepare(&poller);
                     }
                 }
                 token => {

@@ -76,6 +76,8 @@ pub struct Tcp {
     failed: BTreeMap<NodeId, (Instant, Span)>,
     /// Connections of which the poller does not know yet what they wait for.
     unwatched: BTreeSet<u32>,
+    /// Those that got something to send since the loop slept last: it is sent with as few calls as it takes.
+    unsent: BTreeSet<u32>,
     gate: Gate,
     /// None where nothing is encrypted.
     encryption: Option<Encryption>,
@@ -136,6 +138,7 @@ impl Tcp {
             addresses: config.addresses().collect(),
             failed: BTreeMap::new(),
             unwatched: [LISTENER, INBOX].into(),
+            unsent: BTreeSet::new(),
             gate: Gate::new(config, &map, id, began)?,
             encryption: encryption(config)?,
             crew: Crew::start(&config.network, id).map_err(io("starting workers", "choose fewer in [network]"))?,
@@ -328,6 +331,13 @@ impl Tcp {
         }
     }
 
+    /// Hands the kernel what was said in this turn of the loop.
+    fn flush_unsent(&mut self) {
+        while let Some(token) = self.unsent.pop_first() {
+            self.flush(token);
+        }
+    }
+
     /// Hands the kernel what it takes.
     fn flush(&mut self, token: u32) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
@@ -387,6 +397,7 @@ fn listener(address: SocketAddr) -> Result<Socket, NodeError> {
 
 impl Carrier for Tcp {
     fn prepare(&mut self, poller: &Poller) -> std::io::Result<()> {
+        self.flush_unsent();
         while let Some(token) = self.unwatched.pop_first() {
             if let Some(connection) = self.connections.get_mut(&token) {
                 connection.watch(poller, token)?;
@@ -475,6 +486,7 @@ impl Carrier for Tcp {
             Body::Control(message) => {
                 let sealed = self.gate.seal(message);
                 self.push(token, Frame::new(sealed, Bytes::new()));
+                self.unsent.insert(token);
             }
             Body::Data(run) => {
                 for (header, payload) in datagrams(run) {
@@ -484,9 +496,11 @@ impl Carrier for Tcp {
                     }
                     self.push(token, Frame::new(Bytes::copy_from_slice(&header), payload));
                 }
+                // Payload has its time.
+                self.unsent.remove(&token);
+                self.flush(token);
             }
         }
-        self.flush(token);
     }
 
     fn reload(&mut self, config: &ClusterConfig) -> Result<(), NodeError> {

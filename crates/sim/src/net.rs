@@ -15,7 +15,7 @@ use crate::swarm::{Connections, Faults};
 const TRIP: Span = Span::from_micros(5);
 /// What a port's queue holds, as time at its rate.
 const QUEUE: Span = Span::from_millis(20);
-/// The longest time for which a connection stalls, or is not there.
+/// The longest time for which a connection stalls, or is not there. Then it works for as long: nobody is silent all the time.
 const AWAY: Span = Span::from_millis(300);
 /// Headers of Ethernet, IP and UDP.
 const OVERHEAD: u64 = 66;
@@ -47,6 +47,8 @@ struct Connection {
     absent: Instant,
     /// Until when it has stalled.
     stalled: Instant,
+    /// Until when nothing happens to it.
+    calm: Instant,
 }
 
 pub(crate) struct Net {
@@ -144,15 +146,17 @@ impl Net {
         }
         let mut away = || Span::from_nanos(self.rng.below(AWAY.as_nanos()));
         let (breaks, stalls) = (away(), away());
-        if self.rng.chance(faults.breaks, 1_000) {
-            connection.absent = now + breaks;
+        let is_calm = connection.calm > now;
+        if self.rng.chance(faults.breaks, 1_000) && !is_calm {
+            (connection.absent, connection.calm) = (now + breaks, now + breaks + AWAY);
             // The other direction goes with it.
             let back = self.connections.entry((ends.1, ends.0)).or_default();
             back.absent = back.absent.max(now + breaks);
+            back.calm = back.calm.max(now + breaks + AWAY);
             return None;
         }
-        if self.rng.chance(faults.stalls, 1_000) {
-            connection.stalled = connection.stalled.max(at + stalls);
+        if self.rng.chance(faults.stalls, 1_000) && !is_calm {
+            (connection.stalled, connection.calm) = (at + stalls, at + stalls + AWAY);
         }
         connection.last = at.max(connection.last).max(connection.stalled);
         Some(connection.last)

@@ -44,6 +44,7 @@ fn pair(config: &ClusterConfig) -> (Tcp, Tcp) {
 /// Does what the loop does with sockets that are ready just now, and returns what has arrived.
 fn turn(tcp: &mut Tcp) -> Vec<Bytes> {
     let turns = TURNS.fetch_add(1, Ordering::Relaxed);
+    tcp.flush_unsent();
     let mut arrived = Vec::new();
     let tokens: Vec<u32> = [LISTENER, INBOX].into_iter().chain(tcp.connections.keys().copied()).collect();
     for (nth, token) in tokens.into_iter().enumerate() {
