@@ -508,7 +508,19 @@ impl Say {
                 let (id, bytes) = chunk(n);
                 let (initiator, group, size) = (asking(initiator), GroupId(group.into()), bytes.len() as u32);
                 let (port, read, alone) = (port.get(), read.get(), alone.get());
-                Leading::Holds(Holds { initiator, txn, round: round.get(), id, group, size, port, read, alone, rate })
+                Leading::Holds(Holds {
+                    initiator,
+                    txn,
+                    round: round.get(),
+                    id,
+                    group,
+                    size,
+                    port,
+                    read,
+                    alone,
+                    rate,
+                    wanted: Wanted::BY_MAP,
+                })
             }
             Self::Grant { round, chunk: n, initiator, group, term, read, times, windows } => {
                 let (id, bytes) = chunk(n);
@@ -520,7 +532,7 @@ impl Say {
                 let (initiator, group, term) = (asking(initiator), GroupId(group.into()), term.into());
                 let (size, transfer, rate) = (bytes.len() as u32, times.get(), 1 + u32::from(n) * 1_000_000);
                 let windows = windows.into_iter().take(8).map(turn).collect();
-                let direction = if read { Direction::Get } else { Direction::Put };
+                let direction = if read { Direction::Get } else { Direction::Put(Wanted::BY_MAP) };
                 Leading::Grant(Grant {
                     initiator,
                     txn,
@@ -530,7 +542,6 @@ impl Say {
                     group,
                     term,
                     direction,
-                    wanted: Wanted::BY_MAP,
                     transfer,
                     rate,
                     windows,
