@@ -117,12 +117,6 @@ impl<D: Dispatch> Workers<D> {
         let moved = lock(&self.shared.pool).assign(id(connection), worker);
         self.shared.release(moved);
     }
-
-    /// What each worker is expected to have to do ([`Pool::loads`]).
-    #[must_use]
-    pub fn loads(&self) -> Vec<u64> {
-        lock(&self.shared.pool).loads()
-    }
 }
 
 impl<D: Dispatch> Drop for Workers<D> {
@@ -202,8 +196,7 @@ impl<D: Dispatch> Shared<D> {
             bytes += frame.len() as u64;
             frames.push(frame);
         });
-        let end = Some(progress)
-            .filter(|progress| matches!(progress, Progress::Malformed | Progress::Unencrypted | Progress::Over));
+        let end = Some(progress).filter(|progress| progress.is_end());
         #[cfg(test)]
         tests::hand_on_later(self, own, connection, frames);
         let mut waited = Span::ZERO;

@@ -232,7 +232,7 @@ impl Tcp {
         if progress == Progress::Unencrypted {
             self.gate.metrics.dropped("not_encrypted", 1);
         }
-        if matches!(progress, Progress::Malformed | Progress::Unencrypted | Progress::Over) {
+        if progress.is_end() {
             self.lose(token);
         }
         progress == Progress::More

@@ -28,6 +28,14 @@ pub enum Progress {
     Over,
 }
 
+impl Progress {
+    /// Whether the connection is over.
+    #[must_use]
+    pub const fn is_end(self) -> bool {
+        matches!(self, Self::Malformed | Self::Unencrypted | Self::Over)
+    }
+}
+
 /// Reads from a socket, and cuts that into frames.
 #[derive(Debug)]
 pub struct Reader {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustls::client::AlwaysResolvesClientRawPublicKeys;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls13_signature_with_raw_key};
+use rustls::crypto::{WebPkiSupportedAlgorithms, ring, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage};
@@ -45,7 +45,8 @@ impl Encryption {
         let public = signing.public_key().ok_or(Error::General("the key has no public half".to_owned()))?.into_owned();
         let own = Arc::new(CertifiedKey::new(vec![CertificateDer::from(public.to_vec())], signing));
         let same = Arc::new(SameKey { public, algorithms: provider.signature_verification_algorithms });
-        let mut client = client_builder(&provider)?
+        let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&version::TLS13])?
             .dangerous()
             .with_custom_certificate_verifier(Arc::clone(&same) as Arc<dyn ServerCertVerifier>)
             .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::clone(&own))));
@@ -72,12 +73,6 @@ impl Encryption {
         let connection = ServerConnection::new(Arc::clone(&self.server));
         connection.map(Connection::from).map_err(std::io::Error::other)
     }
-}
-
-fn client_builder(
-    provider: &Arc<CryptoProvider>,
-) -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>, Error> {
-    ClientConfig::builder_with_provider(Arc::clone(provider)).with_protocol_versions(&[&version::TLS13])
 }
 
 /// Takes whoever has the same key.
