@@ -328,7 +328,7 @@ fn asked_for(args: &PlanArgs, present: &ClusterConfig) -> anyhow::Result<Change>
 /// What is stored, as the command line or the gateway says.
 fn stored(args: &PlanArgs) -> anyhow::Result<Stored> {
     if let Some(text) = &args.rules.stored {
-        let bytes = node::config::parse_size(text);
+        let bytes = protocol::size::parse(text);
         return bytes.map(Stored::bytes).with_context(|| format!("--stored {text}: write a size like 20TiB"));
     }
     let status = status(args).context("how much is stored is not known: say it with --stored, or start the gateway")?;

@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
+use protocol::size::UNITS;
 use protocol::time::Span;
 
 /// A number of bytes such as `16KiB`, `1MiB` or `4096`.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
-    node::config::parse_size(text)
+    protocol::size::parse(text)
         .filter(|bytes| *bytes > 0)
         .ok_or_else(|| format!("{text:?} is not a size: write for example 128KiB, 1MiB or 10GiB"))
 }
 
 /// Bytes with a binary unit.
 pub(crate) fn size(bytes: u64) -> String {
-    let units = [(1_u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    match units.iter().find(|(unit, _)| bytes >= *unit) {
-        Some((unit, name)) if bytes.is_multiple_of(*unit) => format!("{} {name}", bytes / unit),
-        Some((unit, name)) => format!("{:.1} {name}", bytes as f64 / *unit as f64),
+    match UNITS.iter().rev().find(|(_, unit)| bytes >= *unit) {
+        Some((name, unit)) if bytes.is_multiple_of(*unit) => format!("{} {name}", bytes / unit),
+        Some((name, unit)) => format!("{:.1} {name}", bytes as f64 / *unit as f64),
         None => format!("{bytes} B"),
     }
 }

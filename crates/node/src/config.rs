@@ -230,26 +230,6 @@ pub enum ConfigError {
     },
 }
 
-/// Bytes of `10GiB`, `1.5 TiB`, `64k`, `1048576`.
-#[must_use]
-pub fn parse_size(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (whole, fraction) = text[..digits].split_once('.').unwrap_or((&text[..digits], "0"));
-    let number: u64 = whole.parse().ok()?;
-    let shift = match text[digits..].trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        "t" | "tib" => 40,
-        _ => return None,
-    };
-    let parts = 10_u64.checked_pow(u32::try_from(fraction.len()).ok()?)?;
-    let rest = u128::from(fraction.parse::<u64>().ok()?) << shift;
-    number.checked_mul(1 << shift)?.checked_add((rest / u128::from(parts)) as u64)
-}
-
 /// What is wrong in `text`, with its line, in one line.
 #[must_use]
 pub fn problem(text: &str, error: &toml::de::Error) -> String {
@@ -399,7 +379,7 @@ impl ClusterConfig {
     /// # Errors
     /// When it is no size, or less than 64 MiB.
     pub fn capacity(&self, target: &TargetConfig) -> Result<u64, ConfigError> {
-        parse_size(&target.capacity).filter(|n| *n >= 64 << 20).ok_or_else(|| ConfigError::Value {
+        protocol::size::parse(&target.capacity).filter(|n| *n >= 64 << 20).ok_or_else(|| ConfigError::Value {
             path: self.path.clone(),
             problem: format!(
                 "target {}: capacity = {:?}: write a size of at least 64MiB and less than 16777216TiB, like \"1.5TiB\"",
@@ -420,16 +400,6 @@ impl ClusterConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_have_units() {
-        assert_eq!(parse_size("10GiB"), Some(10 << 30));
-        assert_eq!(parse_size(" 64 MiB "), Some(64 << 20));
-        assert_eq!((parse_size("7"), parse_size("1m")), (Some(7), Some(1 << 20)));
-        assert_eq!((parse_size("1.5GiB"), parse_size("0.25 k")), (Some(3 << 29), Some(256)));
-        assert_eq!(["7 GB", "1.5.2k", ".5k", "1.k", "1.99999999999999999999k"].map(parse_size), [None; 5]);
-        assert_eq!(parse_size("99999999TiB"), None);
-    }
 
     fn map(with: &str) -> Result<ClusterConfig, ConfigError> {
         let targets: String = (1..=3)

@@ -1,6 +1,5 @@
 //! Ports for a cluster that is made on one machine.
 
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::ops::Range;
@@ -19,7 +18,7 @@ const TRIED: usize = 200;
 /// When there is none.
 pub fn at_free_port<T>(interface: IpAddr, bind: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
     static NEXT: LazyLock<AtomicUsize> =
-        LazyLock::new(|| AtomicUsize::new(RandomState::new().hash_one(0) as usize % PORTS.len()));
+        LazyLock::new(|| AtomicUsize::new(getrandom::u32().unwrap_or_else(|_| std::process::id()) as usize));
     for _ in 0..TRIED {
         let port = PORTS.start + (NEXT.fetch_add(1, Ordering::Relaxed) % PORTS.len()) as u16;
         if let Ok(bound) = bind(SocketAddr::new(interface, port)) {

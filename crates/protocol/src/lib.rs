@@ -41,6 +41,7 @@ pub mod promise;
 pub mod proposer;
 pub mod redundancy;
 pub mod rng;
+pub mod size;
 pub mod steward;
 pub mod take_out;
 pub mod target;

@@ -1,8 +1,6 @@
 //! A few connections, what is done again on them, and when that ends.
 
 use std::collections::BTreeMap;
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -216,12 +214,11 @@ pub(crate) struct Pool {
     pub(crate) address: Address,
     free: Mutex<Free>,
     freed: Condvar,
-    random: RandomState,
 }
 
 impl Pool {
     pub(crate) fn new(address: Address) -> Self {
-        Self { address, free: Mutex::default(), freed: Condvar::new(), random: RandomState::new() }
+        Self { address, free: Mutex::default(), freed: Condvar::new() }
     }
 
     /// Does `work` on a connection, again where that helps.
@@ -282,8 +279,8 @@ impl Pool {
     /// Waits before something is tried again: longer each time, and never as long as others that wait.
     fn rest(&self, round: u32, most: Duration) {
         let most = most.min(Duration::from_millis(1 << round.min(10)));
-        let share = self.random.hash_one((round, std::thread::current().id())) % 1_024;
-        std::thread::sleep(most * (share as u32 + 1) / 1_024);
+        let share = getrandom::u32().unwrap_or_default() % 1_024;
+        std::thread::sleep(most * (share + 1) / 1_024);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Free> {

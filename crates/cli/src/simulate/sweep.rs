@@ -1,8 +1,9 @@
 //! `reservoir sim sweep`: one key or two over their values.
 
 use anyhow::{Context, ensure};
+use protocol::size;
 use serde_json::{Map, Value};
-use sim::perf::{Estimate, SIZE_UNITS, TIME_UNITS};
+use sim::perf::{Estimate, TIME_UNITS};
 
 use super::scenarios::{changes_by, interval, perform, read, written};
 use crate::args::SweepArgs;
@@ -11,7 +12,7 @@ use crate::plot::{Axis, Drawn, Series, Words, lines};
 use crate::report::Report;
 
 /// Units of what a scenario's keys hold, kind by kind, each with its worth in the first.
-const UNITS: [&[(&str, u64)]; 3] = [&TIME_UNITS, &SIZE_UNITS, &[("", 1)]];
+const UNITS: [&[(&str, u64)]; 3] = [&TIME_UNITS, &size::UNITS, &[("", 1)]];
 
 /// A key and its values in a sweep.
 struct Range {

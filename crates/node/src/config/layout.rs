@@ -11,7 +11,7 @@ use protocol::redundancy::Redundancy;
 use protocol::time::Span;
 use serde::{Deserialize, Serialize};
 
-use super::{ClusterConfig, ConfigError, parse_size};
+use super::{ClusterConfig, ConfigError};
 use crate::atomic_file;
 
 /// Sections `[layout]` and `[previous]`: where chunks belong, and where they belonged before.
@@ -149,7 +149,7 @@ impl ClusterConfig {
         let entry = |t: &super::TargetConfig| TargetEntry {
             id: NodeId(t.id),
             domain: domains.get(t.domain.as_str()).copied().unwrap_or(0),
-            capacity: parse_size(&t.capacity).unwrap_or(0),
+            capacity: protocol::size::parse(&t.capacity).unwrap_or(0),
         };
         self.targets.iter().map(entry).collect()
     }

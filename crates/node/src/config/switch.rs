@@ -6,7 +6,7 @@ use protocol::aggregator::MEMORY;
 use protocol::id::NodeId;
 use serde::{Deserialize, Serialize};
 
-use super::{ClusterConfig, ConfigError, parse_size};
+use super::{ClusterConfig, ConfigError};
 
 /// Section `[[switch]]`: an aggregator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ impl ClusterConfig {
             problem: format!("switch {}: memory = {text:?}: write a size like \"256MiB\"", switch.id),
         };
         let Some(text) = &switch.memory else { return Ok(MEMORY) };
-        parse_size(text).filter(|bytes| *bytes > 0).ok_or_else(|| wrong(text))
+        protocol::size::parse(text).filter(|bytes| *bytes > 0).ok_or_else(|| wrong(text))
     }
 
     /// What is wrong with the switches, and what to write instead.

@@ -32,10 +32,7 @@ pub(super) struct Gather {
     here: Vec<Bytes>,
     numbers: Pieces,
     from: Option<NodeId>,
-    /// The question for all of them, until some were chosen.
-    question: Option<Question>,
-    /// As how many transfers that counts.
-    counted: usize,
+    phase: Phase,
     /// The targets that offered a piece.
     holders: Vec<(Piece, NodeId)>,
     /// Pieces that were not asked for yet in this round.
@@ -50,11 +47,19 @@ pub(super) struct Gather {
     /// Pieces that no target has, in this round.
     absent: usize,
     rounds: u8,
-    /// When another piece is asked for, as one is late, or all are asked for again.
-    again: Option<Instant>,
     /// Whether pieces of what is wanted are fetched alone.
     is_partial: bool,
-    is_decoding: bool,
+}
+
+/// How far it is.
+#[derive(Debug)]
+enum Phase {
+    /// The group was asked for any pieces, and none was chosen yet. Counts as so many transfers.
+    Asking { question: Box<Question>, transfers: usize },
+    /// Pieces are fetched. Then another is asked for, as one is late, or all are asked for again.
+    Fetching { again: Instant },
+    /// There are enough.
+    Decoding,
 }
 
 impl Gather {
@@ -63,14 +68,13 @@ impl Gather {
         let numbers: Pieces =
             here.iter().filter_map(|piece| job.id.of_its_piece(core::slice::from_ref(piece)).piece()).collect();
         Self {
+            phase: Phase::Fetching { again: job.asked },
             job,
             into,
             code,
             here,
             numbers,
             from: None,
-            question: None,
-            counted: 0,
             holders: Vec::new(),
             left: Pieces::first(code.fragments()).and_not(numbers),
             open: Vec::new(),
@@ -79,9 +83,7 @@ impl Gather {
             corrupt: Vec::new(),
             absent: 0,
             rounds: 1,
-            again: None,
             is_partial: into.fragments(code) != Pieces::first(code.data()),
-            is_decoding: false,
         }
     }
 
@@ -96,7 +98,30 @@ impl Gather {
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.question.as_ref().map(Question::next_deadline).or(self.again)
+        match &self.phase {
+            Phase::Asking { question, .. } => Some(question.next_deadline()),
+            Phase::Fetching { again } => Some(*again),
+            Phase::Decoding => None,
+        }
+    }
+
+    const fn question(&mut self) -> Option<&mut Question> {
+        match &mut self.phase {
+            Phase::Asking { question, .. } => Some(question),
+            Phase::Fetching { .. } | Phase::Decoding => None,
+        }
+    }
+
+    /// The question is over; and as how many transfers it counted.
+    fn end_question(&mut self) -> (Option<Box<Question>>, usize) {
+        let again = self.job.asked;
+        match core::mem::replace(&mut self.phase, Phase::Fetching { again }) {
+            Phase::Asking { question, transfers } => (Some(question), transfers),
+            before => {
+                self.phase = before;
+                (None, 0)
+            }
+        }
     }
 
     /// How many pieces are still to come.
@@ -208,12 +233,14 @@ impl Initiator {
         }
         // It is not remembered which target has which piece, so the few that have enough of any may be asked.
         let enough = may_remember.then_some(gather.to_decode());
-        let before = gather.question.take();
-        gather.question = Question::ask(&mut self.context, txn, &gather.job, before.as_ref(), enough);
-        // It counts as the transfers that will come of it.
-        let counted = if gather.question.is_some() { gather.needs() } else { 0 };
-        self.transfers += counted;
-        self.transfers -= core::mem::replace(&mut gather.counted, counted);
+        let (before, transfers) = gather.end_question();
+        self.transfers -= transfers;
+        if let Some(question) = Question::ask(&mut self.context, txn, &gather.job, before.as_deref(), enough) {
+            // It counts as the transfers that will come of it.
+            let transfers = gather.needs();
+            self.transfers += transfers;
+            gather.phase = Phase::Asking { question: Box::new(question), transfers };
+        }
     }
 
     /// An answer to a question for any pieces. An answer that came when others were chosen still says which target has
@@ -221,13 +248,13 @@ impl Initiator {
     pub(super) fn gather_bid(&mut self, from: NodeId, bid: Bid) {
         let txn = bid.txn.whole();
         let Some(gather) = self.gathers.get_mut(&txn) else { return };
-        let is_taken = gather.question.as_mut().is_some_and(|question| question.bid(&mut self.context, from, &bid));
+        let is_taken = gather.question().is_some_and(|question| question.bid(&mut self.context, from, &bid));
         if is_taken {
             return self.choose_pieces(txn, false);
         }
         self.context.event(Event::Ignored(IgnoredReason::Late));
         // The same answer again is not taken back.
-        let is_open = gather.question.as_ref().is_some_and(|question| question.has_answered(from));
+        let is_open = gather.question().is_some_and(|question| question.has_answered(from));
         if let (false, Answer::Window(_), Some(piece)) = (is_open, bid.answer, bid.txn.piece()) {
             if gather.left.contains(piece) && !gather.holders.contains(&(piece, from)) {
                 gather.holders.push((piece, from));
@@ -257,23 +284,20 @@ impl Initiator {
             need: gather.needs(),
             to_decode: gather.to_decode(),
         };
-        let Some(mut question) = gather.question.take() else { return };
-        let Some(chosen) = question.choose(&mut self.context, wish, woken) else {
-            gather.question = Some(question);
-            return;
-        };
+        let Some(question) = gather.question() else { return };
+        let Some(chosen) = question.choose(&mut self.context, wish, woken) else { return };
         if chosen.is_empty() && question.is_narrow {
-            gather.question = Some(question);
             self.ask_for_any(txn, false);
             return self.gather_on(txn);
         }
+        let (Some(question), transfers) = gather.end_question() else { return };
+        self.transfers -= transfers;
         gather.holders.extend(question.offered());
         gather.is_partial &= chosen.iter().all(|chosen| wish.first.contains(chosen.piece)) && chosen.len() == wish.need;
         if self.context.config.remember && chosen.len() == gather.needs() && !question.is_narrow {
             let holders = question.offered().map(|(_, holder)| holder).collect();
             self.context.memory.remember(gather.job.id, holders);
         }
-        self.transfers -= core::mem::take(&mut gather.counted);
         for Chosen { piece, .. } in &chosen {
             gather.takes(*piece);
         }
@@ -301,7 +325,7 @@ impl Initiator {
         let due: Vec<TxnId> = self.gathers.iter().filter(|(_, gather)| is_due(gather)).map(|(txn, _)| *txn).collect();
         for txn in due {
             let Some(gather) = self.gathers.get_mut(&txn) else { continue };
-            if gather.question.is_some() {
+            if gather.question().is_some() {
                 self.choose_pieces(txn, true);
                 continue;
             }
@@ -329,15 +353,15 @@ impl Initiator {
         let now = self.context.now;
         let Some(gather) = self.gathers.get_mut(&txn) else { return };
         if gather.needs() == 0 {
-            gather.again = None;
-            if !core::mem::replace(&mut gather.is_decoding, true) {
+            self.transfers -= gather.end_question().1;
+            if !matches!(core::mem::replace(&mut gather.phase, Phase::Decoding), Phase::Decoding) {
                 let effect = Effect::Decode { pieces: gather.here.clone(), into: gather.into };
                 self.context.start(txn, effect);
                 self.cancel_pieces(txn);
             }
             return;
         }
-        if gather.question.is_some() {
+        if gather.question().is_some() {
             return;
         }
         while let Some((piece, holder)) = self.gathers.get_mut(&txn).and_then(Gather::next) {
@@ -346,7 +370,7 @@ impl Initiator {
         }
         let again = now + self.context.patience().times(LATE).max(self.context.config.late);
         let Some(gather) = self.gathers.get_mut(&txn) else { return };
-        gather.again = Some(again);
+        gather.phase = Phase::Fetching { again };
         if gather.open.is_empty() {
             let is_over = gather.absent + gather.here.len() == gather.code.fragments();
             if is_over || gather.rounds >= ROUNDS || now >= gather.job.give_up_at {

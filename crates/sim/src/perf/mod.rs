@@ -19,7 +19,7 @@ mod summary;
 
 pub use driver::run;
 pub use many::{cores, run_all};
-pub use scenario::{Change, LATE_FRAMES, SIZE_UNITS, STAGGERED_START, Scenario, ScenarioError, TIME_UNITS};
+pub use scenario::{Change, LATE_FRAMES, STAGGERED_START, Scenario, ScenarioError, TIME_UNITS};
 pub use setup::profile::{Crashes, Measured, Profile};
 pub use setup::repair::{Loss, Lost, Mended, Need, bound};
 pub use setup::{Bounds, Costs, Cpu, DiskTimes, Load, Machines, Mode, Paper, Quirks, Setup, Slow};

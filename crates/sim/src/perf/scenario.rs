@@ -3,6 +3,7 @@
 use std::fmt;
 
 use ::paper::Protocol;
+use protocol::size;
 use protocol::time::Span;
 use protocol::transport::Transport;
 use serde::Deserialize;
@@ -151,46 +152,45 @@ pub const LATE_FRAMES: Span = Span::from_nanos(500);
 /// How late an initiator may begin when the quirk is switched on without saying.
 pub const STAGGERED_START: Span = Span::from_micros(20);
 
-/// Units of sizes, each with its bytes.
-pub const SIZE_UNITS: [(&str, u64); 3] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20)];
 /// Units of times, each with its nanoseconds.
 pub const TIME_UNITS: [(&str, u64); 4] = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 
-/// Reads a whole number with one of these units behind it.
+/// Reads a number with a unit behind it.
 struct Measure {
-    units: &'static [(&'static str, u64)],
-    example: &'static str,
+    what: &'static str,
+    parse: fn(&str) -> Option<u64>,
 }
 
 impl Visitor<'_> for Measure {
     type Value = u64;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units: Vec<&str> = self.units.iter().map(|(name, _)| *name).collect();
-        write!(f, "a whole number with a unit ({}), as in {:?}", units.join(", "), self.example)
+        f.write_str(self.what)
     }
 
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<u64, E> {
-        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-        let unit = self.units.iter().find(|(name, _)| *name == &text[digits.len()..]);
-        let number: Option<u64> = digits.trim().parse().ok();
-        number
-            .zip(unit)
-            .and_then(|(number, (_, times))| number.checked_mul(*times))
-            .ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+        (self.parse)(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
     }
 }
 
 impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(Measure { units: &SIZE_UNITS, example: "128KiB" }).map(Self)
+        from.deserialize_any(Measure { what: "a size, as in \"128KiB\"", parse: size::parse }).map(Self)
     }
 }
 
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(Measure { units: &TIME_UNITS, example: "10ms" }).map(|nanos| Self(Span::from_nanos(nanos)))
+        let what = "a whole number with a unit (ns, us, ms, s), as in \"10ms\"";
+        from.deserialize_any(Measure { what, parse: nanos_of }).map(|nanos| Self(Span::from_nanos(nanos)))
     }
+}
+
+/// Nanoseconds of `10ms`, `2 s`.
+fn nanos_of(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let (_, unit) = TIME_UNITS.iter().find(|(name, _)| *name == &text[digits.len()..])?;
+    digits.trim().parse::<u64>().ok()?.checked_mul(*unit)
 }
 
 /// A scenario that can be run.
