@@ -18,7 +18,7 @@ mod switch;
 mod target;
 mod up;
 mod users;
-pub(crate) use messenger::{MessengerArgs, Skew};
+pub(crate) use messenger::{MessengerArgs, Skew, Switches};
 pub(crate) use objects::{
     BucketArgs, GetArgs, LsArgs, MigrateArgs, ObjectArgs, PutArgs, RewriteArgs, RmArgs, StatArgs,
 };
@@ -240,6 +240,10 @@ pub(crate) struct BenchArgs {
     /// With --carrier tcp: threads of each node that read connections beside its loop; with --messenger those that are measured.
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "config")]
     pub(crate) workers: u8,
+    /// With --carrier tcp: how many connections there may be to another node; with --messenger how many each client has where it
+    /// is measured with several [default: 1; with --messenger 2].
+    #[arg(long, value_name = "N", conflicts_with = "config", value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) lanes: Option<u8>,
     /// Encrypt what goes between the nodes: all of it with --carrier tcp, payload without.
     #[arg(long, conflicts_with = "config")]
     pub(crate) encrypt: bool,

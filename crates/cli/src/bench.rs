@@ -322,6 +322,7 @@ impl Bench {
                 out_after: None,
                 network: Network {
                     carrier: args.carrier,
+                    lanes: args.lanes.unwrap_or(1),
                     workers: args.workers,
                     encrypt: args.encrypt,
                     balance: Balance(args.balance),

@@ -288,6 +288,7 @@ impl ClusterConfig {
             ("mtu", mtu, u64::from(of_family(self.is_ipv6(), LEAST_MTU)), 65_535),
             ("group_cells", Some(self.group_cells as u64), 1, 10),
             ("workers", Some(self.network.workers.into()), 0, 64),
+            ("lanes", Some(self.network.lanes.into()), 1, 16),
             ("epoch", Some(u64::from(self.epoch)), 1, u64::from(u32::MAX)),
         ];
         let refuse = |problem| Err(ConfigError::Value { path: self.path.clone(), problem });
@@ -298,6 +299,9 @@ impl ClusterConfig {
         }
         if self.network.workers > 0 && self.network.carrier == CarrierChoice::Udp {
             return refuse("workers read TCP connections: write carrier = \"tcp\", or workers = 0".to_owned());
+        }
+        if self.network.lanes > 1 && self.network.carrier == CarrierChoice::Udp {
+            return refuse("lanes are TCP connections: write carrier = \"tcp\", or lanes = 1".to_owned());
         }
         let checked = self.check_addresses().and_then(|()| self.check_places());
         checked.and_then(|()| self.check_switches()).or_else(refuse)
@@ -463,6 +467,8 @@ mod tests {
         refused(&six, "mtu = 1279", "choose 1280 to 65535");
         assert!(parse(&six, "mtu = 1280").is_ok());
         refused(&six, "workers = 2", "write carrier = \"tcp\"");
+        refused(&six, "lanes = 2", "write carrier = \"tcp\"");
+        refused(&six, "carrier = \"tcp\"\nlanes = 0", "choose 1 to 16");
         refused(&six, "carrier = \"tcp\"\nworkers = 65", "choose 0 to 64");
         refused(&six, "carrier = \"tcp\"\nbalance = \"rr\"", "choose one of round-robin");
         assert!(parse(&six, "carrier = \"tcp\"\nworkers = 2\nbalance = \"bytes\"").is_ok());

@@ -3,6 +3,8 @@
 //! Which worker serves a connection, and when it moves to another one, a [`Pool`] decides. A worker that gives a connection away
 //! has handed on all that it read, and passes on the rest of a frame that was not whole: the next one goes on where it ended.
 
+mod arrivals;
+mod dual;
 mod reader;
 mod stream;
 #[cfg(test)]
@@ -22,6 +24,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::carrier::{Poller, RESERVED};
 use crate::clock::now;
 
+pub(crate) use arrivals::{Arrival, Arrivals};
+pub use dual::Dual;
 pub(crate) use reader::{LENGTH, LONGEST};
 pub use reader::{Progress, Reader};
 pub use stream::Stream;
@@ -35,9 +39,24 @@ const READ: usize = 256 << 10;
 /// Takes what workers have read, in their threads.
 pub trait Dispatch: Send + Sync + 'static {
     /// A worker brings frames that came over a connection, after those that came before; it read them at this moment. With
-    /// `end` the connection is over. Returns how long it only waited for others.
-    fn came(&self, worker: usize, connection: u32, at: Instant, frames: &mut Vec<Bytes>, end: Option<Progress>)
-    -> Span;
+    /// `end` the connection is over.
+    fn came(
+        &self,
+        worker: usize,
+        connection: u32,
+        at: Instant,
+        frames: &mut Vec<Bytes>,
+        end: Option<Progress>,
+    ) -> Spent;
+}
+
+/// How the time counts that handing on took: as the worker's but for what it only waited, and what others did beside it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// How long the worker waited for others.
+    pub waited: Span,
+    /// How long others were busy with what the worker has brought of this connection, and nobody was told yet.
+    pub beside: Span,
 }
 
 /// A worker's place: what it waits for, and what others have it do.
@@ -199,9 +218,9 @@ impl<D: Dispatch> Shared<D> {
         let end = Some(progress).filter(|progress| progress.is_end());
         #[cfg(test)]
         tests::hand_on_later(self, own, connection, frames);
-        let mut waited = Span::ZERO;
+        let mut spent = Spent::default();
         if !frames.is_empty() || end.is_some() {
-            waited = self.dispatch.came(own, connection, began, frames, end);
+            spent = self.dispatch.came(own, connection, began, frames, end);
             frames.clear();
         }
         let ended = now();
@@ -210,7 +229,7 @@ impl<D: Dispatch> Shared<D> {
             pool.close(id(connection));
             return false;
         }
-        pool.record(ended, id(connection), Done { bytes, time: ended.since(began).less(waited) });
+        pool.record(ended, id(connection), Done { bytes, time: ended.since(began).less(spent.waited) + spent.beside });
         let moves = pool.balance(ended);
         drop(pool);
         self.release(moves);

@@ -81,6 +81,11 @@ impl<W: Waiting> SendQueue<W> {
         self.control.len() + self.data.len()
     }
 
+    /// The bytes of all that wait.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.waiting + self.control.iter().map(|message| message.len() as u64).sum::<u64>()
+    }
+
     /// Whether there is room for so many more bytes of data.
     pub(crate) const fn fits(&self, bytes: u64) -> bool {
         self.waiting + bytes <= self.most

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use protocol::id::NodeId;
 use protocol::machine::{Body, Destination, Transmit};
+use protocol::messenger::{Choice, Lanes};
 use protocol::time::{Instant, Span};
 use protocol::wire::datagrams;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -69,8 +70,9 @@ pub struct Tcp {
     /// Connections over which nothing good came yet, in the order in which they were accepted.
     strangers: VecDeque<u32>,
     next_token: u32,
-    /// Over which connection a node is reached, and where those of the map are.
-    routes: BTreeMap<NodeId, u32>,
+    /// Over which connections a node is reached, how many they may be, and where those of the map are.
+    routes: BTreeMap<NodeId, Route>,
+    most_lanes: usize,
     addresses: BTreeMap<NodeId, SocketAddr>,
     /// Where a connection failed: when the next may be tried, and how long after that one.
     failed: BTreeMap<NodeId, (Instant, Span)>,
@@ -89,6 +91,13 @@ pub struct Tcp {
     arrived: VecDeque<Arrived>,
     /// When a connection was closed last because there were no descriptors left.
     parted: Instant,
+}
+
+/// The connections to a node.
+#[derive(Debug)]
+struct Route {
+    lanes: Lanes,
+    connections: Vec<u32>,
 }
 
 /// A frame, over which connection it came, from where, and when it was read.
@@ -135,6 +144,7 @@ impl Tcp {
             strangers: VecDeque::new(),
             next_token: FIRST,
             routes: BTreeMap::new(),
+            most_lanes: config.network.lanes.into(),
             addresses: config.addresses().collect(),
             failed: BTreeMap::new(),
             unwatched: [LISTENER, INBOX].into(),
@@ -274,8 +284,11 @@ impl Tcp {
         self.strangers.retain(|other| *other != token);
         self.gate.metrics.dropped("connection_lost", connection.waiting() as u64);
         let Some(peer) = connection.peer else { return };
-        if self.routes.get(&peer) == Some(&token) {
-            self.routes.remove(&peer);
+        if let Some(route) = self.routes.get_mut(&peer) {
+            route.connections.retain(|other| *other != token);
+            if route.connections.is_empty() {
+                self.routes.remove(&peer);
+            }
         }
     }
 
@@ -300,11 +313,25 @@ impl Tcp {
         self.close(token);
     }
 
-    /// The connection over which a node is reached; one is made where there is none.
+    /// The connection that takes the next for a node: where there are several, the one on which least waits. One is made where
+    /// there is none, and another one where something waits on all.
     fn route(&mut self, to: NodeId) -> Option<u32> {
-        if let Some(token) = self.routes.get(&to) {
-            return Some(*token);
+        let Some(route) = self.routes.get_mut(&to) else { return self.connect(to) };
+        if self.most_lanes == 1 {
+            return route.connections.first().copied();
         }
+        let waiting = |token: &u32| self.connections.get(token).map_or(u64::MAX, Connection::waiting_bytes);
+        let queued: Vec<u64> = route.connections.iter().map(waiting).collect();
+        let chosen = route.lanes.choose(&queued).map(|lane| route.connections[lane]);
+        if queued.len() < self.most_lanes && queued.iter().all(|bytes| *bytes > 0) {
+            // It takes what comes when it is there.
+            self.connect(to);
+        }
+        chosen
+    }
+
+    /// Begins to connect to a node of the map.
+    fn connect(&mut self, to: NodeId) -> Option<u32> {
         let address = *self.addresses.get(&to)?;
         if self.failed.get(&to).is_some_and(|(next, _)| now() < *next) {
             return None;
@@ -312,13 +339,23 @@ impl Tcp {
         match Connection::to(address, to, self.backlog, self.encryption.as_ref()) {
             Ok(connection) => {
                 let token = self.add(connection);
-                self.routes.insert(to, token);
+                self.lead_over(to, token);
                 Some(token)
             }
             Err(_) => {
                 self.failed.insert(to, (now() + BACKOFF.0, BACKOFF.0));
                 None
             }
+        }
+    }
+
+    /// A node is reached over this connection as well, in place of the one that was taken first where there are too many.
+    fn lead_over(&mut self, to: NodeId, token: u32) {
+        let made = || Route { lanes: Lanes::new(Choice::LeastQueued), connections: Vec::new() };
+        let route = self.routes.entry(to).or_insert_with(made);
+        route.connections.push(token);
+        if route.connections.len() > self.most_lanes {
+            route.connections.remove(0);
         }
     }
 
@@ -359,11 +396,16 @@ impl Tcp {
             connection.peer = Some(id);
             self.strangers.retain(|other| *other != token);
         }
-        // A node that is not in the map has begun anew when it speaks over another connection. Other nodes are reached
-        // over the connection that was taken first, unless nothing is known to pass there.
-        let other = self.routes.get(&id).and_then(|token| self.connections.get(token));
-        if id.is_initiator() || other.is_none_or(|other| !other.is_proven) {
-            self.routes.insert(id, token);
+        // A node that is not in the map has begun anew, or has made one more, when it speaks over another connection. Other nodes
+        // are reached over those that were taken first, unless nothing is known to pass there.
+        let route = self.routes.get(&id).map_or(&[][..], |route| &route.connections);
+        if route.contains(&token) {
+            return;
+        }
+        let first = route.first().and_then(|token| self.connections.get(token));
+        let is_room = route.len() < self.most_lanes;
+        if id.is_initiator() || is_room || first.is_none_or(|first| !first.is_proven) {
+            self.lead_over(id, token);
         }
     }
 }
@@ -475,11 +517,11 @@ impl Carrier for Tcp {
 
     fn send(&mut self, transmit: &Transmit) {
         let token = match transmit.to {
-            Destination::Node(id) => self.route(id),
+            Destination::Node(id) => self.route(id).map(|token| (id, token)),
             // The map says that there is no multicast.
             Destination::Members(_) => None,
         };
-        let Some(token) = token else {
+        let Some((id, token)) = token else {
             return self.gate.metrics.dropped("no_connection", count(&transmit.body));
         };
         match &transmit.body {
@@ -489,16 +531,21 @@ impl Carrier for Tcp {
                 self.unsent.insert(token);
             }
             Body::Data(run) => {
+                let mut used = BTreeSet::from([token]);
                 for (header, payload) in datagrams(run) {
+                    let token = if self.most_lanes > 1 { self.route(id).unwrap_or(token) } else { token };
                     // A run may be longer than what may wait: the kernel takes its beginning.
                     if self.connections.get(&token).is_some_and(Connection::is_full) {
                         self.flush(token);
                     }
                     self.push(token, Frame::new(Bytes::copy_from_slice(&header), payload));
+                    used.insert(token);
                 }
                 // Payload has its time.
-                self.unsent.remove(&token);
-                self.flush(token);
+                for token in used {
+                    self.unsent.remove(&token);
+                    self.flush(token);
+                }
             }
         }
     }
@@ -514,9 +561,8 @@ impl Carrier for Tcp {
         // Those that moved are elsewhere, and those that went are not answered.
         let moved = before.into_iter().filter(|(id, address)| self.addresses.get(id) != Some(address));
         for (id, _) in moved.collect::<Vec<_>>() {
-            if let Some(token) = self.routes.get(&id).copied() {
-                self.close(token);
-            }
+            let connections = self.routes.get(&id).map(|route| route.connections.clone());
+            connections.into_iter().flatten().for_each(|token| self.close(token));
         }
         self.gate.reachability.set(config);
         Ok(())

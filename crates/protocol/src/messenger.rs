@@ -4,18 +4,20 @@
 //! A worker is a thread that serves some connections: it reads, verifies and hands on what comes over them. The drivers have
 //! threads and sockets, or simulate them; what is decided is decided here. A driver opens and closes connections in a
 //! [`Pool`], records what was done for each, asks at [`Pool::deadline`] for the moves, and makes them. [`Lanes`] says over
-//! which connection to send.
+//! which connection to send, and [`Order`] restores one order of what came over several.
 //!
 //! The paper meant in this module is "Performance Optimization of Communication Subsystem in Scale-out Distributed Storage"
 //! (Song and others), section III.
 
 mod lanes;
+mod order;
 mod pool;
 
 use core::fmt;
 use core::str::FromStr;
 
 pub use lanes::{Choice, Lanes};
+pub use order::{Disorder, Order};
 pub use pool::{ConnectionId, Done, Move, Pool, Refused};
 
 use crate::time::Span;

@@ -35,6 +35,38 @@ const SWITCHES: usize = 1_000;
 /// What targets and switches say when they are.
 const READY: &str = "is ready on";
 
+/// What carries messages and payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Carrier {
+    /// Datagrams, and multicast.
+    Udp,
+    /// Connections.
+    Tcp,
+}
+
+impl Carrier {
+    /// Its name, as `cluster.toml` writes it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Tcp => "tcp",
+        }
+    }
+
+    /// How it is called where it `encrypts` or does not.
+    #[must_use]
+    pub const fn words(self, encrypts: bool) -> &'static str {
+        match (self, encrypts) {
+            (Self::Udp, false) => "UDP",
+            (Self::Udp, true) => "UDP with encrypted payload",
+            (Self::Tcp, false) => "TCP",
+            (Self::Tcp, true) => "TLS",
+        }
+    }
+}
+
 /// What a cluster on a rack looks like.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -52,6 +84,10 @@ pub struct Plan {
     pub group_cells: usize,
     /// Switches that compute parity in flight, each on a host of its own, whose cable is [`SWITCH_CABLES`] times as fast.
     pub switches: usize,
+    /// What carries messages and payload, and whether it encrypts them.
+    pub carrier: Carrier,
+    /// See there.
+    pub encrypt: bool,
     /// The rack's cables and switch; its number of hosts follows from the above.
     pub shape: Shape,
     /// Bytes that each target may fill, as `cluster.toml` writes it.
@@ -114,10 +150,11 @@ impl Cluster {
     /// The same, for as many of the switches.
     fn configure_with(&self, switches: usize) -> anyhow::Result<()> {
         let rate = self.plan.shape.rate_mbit.unwrap_or(10_000);
+        let carrier = self.plan.carrier.name();
         let mut text = format!(
             "cluster = \"rack\"\nepoch = 1\ngroup_cells = {}\nout_after_seconds = {}\nkey_file = \"cluster.key\"\n\
-             [network]\nmulticast_port = 7400\n[protocol]\nlink_mbps = {rate}\n",
-            self.plan.group_cells, self.plan.out_after_seconds
+             [network]\nmulticast_port = 7400\ncarrier = \"{carrier}\"\nencrypt = {}\n[protocol]\nlink_mbps = {rate}\n",
+            self.plan.group_cells, self.plan.out_after_seconds, self.plan.encrypt
         );
         for id in 1..=self.plan.targets {
             let (host, capacity) = (self.rack.address(self.host_of(id)), &self.plan.capacity);

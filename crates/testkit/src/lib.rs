@@ -23,7 +23,7 @@ mod postgres;
 mod process;
 mod rack;
 
-pub use cluster::{Cluster, Plan, SWITCH_CABLES, remove_own_places, remove_stale_places, wait_until};
+pub use cluster::{Carrier, Cluster, Plan, SWITCH_CABLES, remove_own_places, remove_stale_places, wait_until};
 pub use package::{find_or_install, in_path, may_install};
 pub use postgres::Postgres;
 pub use process::Process;

@@ -31,6 +31,30 @@ impl Skew {
     }
 }
 
+/// What may be done beside a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "kebab-case")]
+pub(crate) enum Switches {
+    /// Nothing.
+    Plain,
+    /// Each worker has a companion, which verifies and hands on what has payload.
+    Dual,
+    /// Each client has several connections, and one order is restored of what comes over them.
+    Lanes,
+    /// Both.
+    Both,
+}
+
+impl Switches {
+    pub(crate) const fn has_dual(self) -> bool {
+        matches!(self, Self::Dual | Self::Both)
+    }
+
+    pub(crate) const fn has_lanes(self) -> bool {
+        matches!(self, Self::Lanes | Self::Both)
+    }
+}
+
 /// See the [module](self).
 #[derive(Debug, ClapArgs)]
 pub(crate) struct MessengerArgs {
@@ -45,7 +69,10 @@ pub(crate) struct MessengerArgs {
     #[arg(long, value_name = "POLICY", value_parser = super::balance(), value_delimiter = ',',
           default_value = "round-robin,fewest,bytes,work")]
     pub(crate) policies: Vec<Policy>,
-    /// With --messenger: connections.
+    /// With --messenger: what each policy is measured with.
+    #[arg(long, value_name = "WITH", value_enum, value_delimiter = ',', default_value = "plain")]
+    pub(crate) with: Vec<Switches>,
+    /// With --messenger: clients, each with a connection.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(crate) connections: u16,
     /// With --messenger: how long a worker is busy with a message after it has read and verified it, in microseconds of a

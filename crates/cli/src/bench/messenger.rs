@@ -15,7 +15,7 @@ use protocol::messenger::Policy;
 use serde::Serialize;
 
 use super::go_on;
-use crate::args::{BenchArgs, MessengerArgs, Skew};
+use crate::args::{BenchArgs, Skew, Switches};
 use crate::output::step_bar;
 use crate::units;
 
@@ -46,10 +46,36 @@ struct Case {
     skew: Skew,
 }
 
+/// How it is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Variant {
+    policy: Policy,
+    /// Whether each worker has a companion.
+    dual: bool,
+    /// Connections of each client.
+    lanes: usize,
+}
+
+impl Variant {
+    /// What ratios are to.
+    const ORIGINAL: Self = Self { policy: Policy::RoundRobin, dual: false, lanes: 1 };
+
+    fn of(policy: Policy, switches: Switches, lanes: usize) -> Self {
+        Self { policy, dual: switches.has_dual(), lanes: if switches.has_lanes() { lanes } else { 1 } }
+    }
+
+    /// In a table.
+    fn name(self) -> String {
+        let lanes = if self.lanes > 1 { format!(", {} lanes", self.lanes) } else { String::new() };
+        format!("{}{}{lanes}", self.policy, if self.dual { ", dual" } else { "" })
+    }
+}
+
 /// What is measured in all cases.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     workers: usize,
+    /// Clients, each of which has one connection, or several lanes.
     connections: usize,
     dispatch: Dispatching,
 }
@@ -71,11 +97,14 @@ struct Measured {
     bytes: Vec<Vec<u64>>,
 }
 
-/// A row of the result: a case by a policy.
+/// A row of the result: a case by a variant.
 #[derive(Debug, Serialize)]
 struct Row {
     #[serde(serialize_with = "in_words")]
     policy: Policy,
+    /// Whether each worker had a companion, and how many connections each client had.
+    dual: bool,
+    lanes: usize,
     size: u64,
     direction: Direction,
     skew: Skew,
@@ -89,7 +118,7 @@ struct Row {
     p99_ms: f64,
     /// The same of those that are not heavy; none where all are.
     light_p99_ms: Option<f64>,
-    /// To round-robin in the same round: the geometric mean of all rounds, the least, and the most.
+    /// To plain round-robin in the same round: the geometric mean of all rounds, the least, and the most.
     ratio: Option<f64>,
     ratio_least: Option<f64>,
     ratio_most: Option<f64>,
@@ -102,15 +131,21 @@ struct Row {
     moves_per_s: f64,
 }
 
+impl Row {
+    const fn variant(&self) -> Variant {
+        Variant { policy: self.policy, dual: self.dual, lanes: self.lanes }
+    }
+}
+
 fn in_words<S: serde::Serializer>(policy: &Policy, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(policy)
 }
 
-/// What has been measured of a case by a policy: in each round once.
+/// What has been measured of a case by a variant: in each round once.
 #[derive(Debug)]
 struct Cell {
     case: Case,
-    policy: Policy,
+    variant: Variant,
     rounds: Vec<Measured>,
 }
 
@@ -130,38 +165,41 @@ pub(super) fn run(args: &BenchArgs, stop: &Arc<AtomicBool>) -> anyhow::Result<()
         "--connections {connections}: with {workers} workers choose at least {least}, so that each can have the heavy ones"
     );
     let directory = report::directory(own)?;
+    let lanes = args.lanes.map_or(2, usize::from);
+    let with = |switches: &Switches| own.policies.iter().map(|policy| Variant::of(*policy, *switches, lanes)).collect();
+    let variants: Vec<Variant> = own.with.iter().flat_map(|switches| -> Vec<Variant> { with(switches) }).collect();
     let mut cells = Vec::new();
     for size in sizes {
         for direction in [Direction::Write, Direction::Read] {
             for skew in &own.skews {
                 let case = Case { size, direction, skew: *skew };
-                cells.extend(own.policies.iter().map(|policy| Cell { case, policy: *policy, rounds: Vec::new() }));
+                cells.extend(variants.iter().map(|variant| Cell { case, variant: *variant, rounds: Vec::new() }));
             }
         }
     }
     let shape = Shape { workers, connections, dispatch: Dispatching::of(own.dispatch_us) };
-    measure(args, own, &shape, &mut cells, stop)?;
+    measure(args, (own.rounds, variants.len()), &shape, &mut cells, stop)?;
     let rows: Vec<Row> = cells.iter().map(|cell| row(cell, &cells, &shape)).collect();
     report::conclude(&rows, &cells, args.json, directory)
 }
 
-/// Each round measures every policy of a case one after the other, in turns of who is first.
+/// Each round measures every variant of a case one after the other, in turns of who is first.
 fn measure(
     args: &BenchArgs,
-    own: &MessengerArgs,
+    (rounds, variants): (u32, usize),
     shape: &Shape,
     cells: &mut [Cell],
     stop: &AtomicBool,
 ) -> anyhow::Result<()> {
-    let bar = step_bar("messenger", (own.rounds as usize * cells.len()) as u64);
+    let bar = step_bar("messenger", (rounds as usize * cells.len()) as u64);
     let seconds = Duration::from_secs(args.seconds);
-    for round in 0..own.rounds {
-        for cells in cells.chunks_mut(own.policies.len()) {
+    for round in 0..rounds {
+        for cells in cells.chunks_mut(variants) {
             let first = round as usize % cells.len();
             for nth in 0..cells.len() {
                 go_on(stop)?;
-                let cell = &mut cells[(first + nth) % own.policies.len()];
-                cell.rounds.push(one(cell.case, cell.policy, shape, (round, seconds))?);
+                let cell = &mut cells[(first + nth) % variants];
+                cell.rounds.push(one(cell.case, cell.variant, shape, (round, seconds))?);
                 bar.inc(1);
             }
         }
@@ -170,12 +208,12 @@ fn measure(
     Ok(())
 }
 
-fn one(case: Case, policy: Policy, shape: &Shape, (round, seconds): (u32, Duration)) -> anyhow::Result<Measured> {
-    let (server, sockets) = Server::start(shape, policy)?;
+fn one(case: Case, variant: Variant, shape: &Shape, (round, seconds): (u32, Duration)) -> anyhow::Result<Measured> {
+    let (server, sockets) = Server::start(shape, variant)?;
     let Shape { workers, connections, .. } = *shape;
     let plan = skew::Plan { skew: case.skew, workers, connections, seed: round.into() };
-    let clients = Clients::start(case, plan, sockets)?;
-    let may_help = policy == Policy::Bytes && case.skew != Skew::Even;
+    let clients = Clients::start(case, plan, variant.lanes, sockets)?;
+    let may_help = variant.policy == Policy::Bytes && case.skew != Skew::Even;
     std::thread::sleep(if may_help { WARM_UP.1 } else { WARM_UP.0 });
     let moves = server.moves();
     clients.count();
@@ -214,25 +252,29 @@ fn process_cpu() -> f64 {
 fn row(cell: &Cell, cells: &[Cell], shape: &Shape) -> Row {
     let Shape { workers, connections, dispatch } = *shape;
     let mean = |of: &dyn Fn(&Measured) -> f64| cell.rounds.iter().map(of).sum::<f64>() / cell.rounds.len() as f64;
-    let original = cells.iter().find(|other| other.case == cell.case && other.policy == Policy::RoundRobin);
+    let original = cells.iter().find(|other| other.case == cell.case && other.variant == Variant::ORIGINAL);
     let ratios: Option<Vec<f64>> = original.map(|original| {
         cell.rounds.iter().zip(&original.rounds).map(|(ours, theirs)| ours.per_second / theirs.per_second).collect()
     });
     let geometric =
         |ratios: &Vec<f64>| (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp();
     let (server, client) = (mean(&|m| m.server_us), mean(&|m| m.client_us));
-    // By the workers that are at it, the cores, and the one thread of the clients.
+    let Variant { policy, dual, lanes } = cell.variant;
+    let threads = if dual { 2 } else { 1 };
+    // By the threads that are at it, the cores, and the one thread of the clients.
     let most =
         |busy: usize| (busy as f64 / server).min(sim::perf::cores() as f64 / (server + client)).min(1.0 / client);
     let bounds = (0..cell.rounds.len() as u64).map(|seed| {
         let plan = skew::Plan { skew: cell.case.skew, workers, connections, seed };
         let heavy = plan.heavy(Duration::ZERO);
         let given: BTreeSet<usize> = heavy.iter().map(|connection| connection % workers).collect();
-        most(workers.min(heavy.len())) / most(given.len())
+        most(workers.min(heavy.len() * lanes) * threads) / most(given.len())
     });
     let bound = bounds.sum::<f64>() / cell.rounds.len() as f64;
     Row {
-        policy: cell.policy,
+        policy,
+        dual,
+        lanes,
         size: cell.case.size,
         direction: cell.case.direction,
         skew: cell.case.skew,

@@ -23,10 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const WATCHED: Duration = Duration::from_secs(3);
 
 /// The token of the first connection of a node.
-const TOKEN: u32 = 2;
+pub(crate) const TOKEN: u32 = 2;
 
 /// An initiator that the target has heard, and that has heard the target.
-fn connect(config: &ClusterConfig, nth: u32) -> Tcp {
+pub(crate) fn connect(config: &ClusterConfig, nth: u32) -> Tcp {
     let id = NodeId(NodeId::FIRST_INITIATOR + 1_000 + nth);
     let mut tcp = Tcp::open(config, "127.0.0.1:0".parse().unwrap(), id).unwrap();
     let map = config.map().unwrap();
@@ -51,7 +51,7 @@ fn connect(config: &ClusterConfig, nth: u32) -> Tcp {
 }
 
 /// A line of `/proc/PID/status` or of one of its threads.
-fn number(file: &Path, name: &str) -> u64 {
+pub(crate) fn number(file: &Path, name: &str) -> u64 {
     let status = fs::read_to_string(file.join("status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.trim_start_matches(':').split_whitespace().next().unwrap().parse().unwrap()

@@ -27,3 +27,4 @@ mod operator;
 mod plan;
 mod reload;
 mod silence;
+mod strangers;

@@ -26,6 +26,9 @@ pub struct Network {
     /// What carries messages and payload: `udp`, or `tcp` where the network does not want that. A cluster has one of them.
     #[serde(default, skip_serializing_if = "CarrierChoice::is_usual")]
     pub carrier: CarrierChoice,
+    /// Over TCP: how many connections there may be to another node. One more is made when something waits on all.
+    #[serde(skip_serializing_if = "is_one")]
+    pub lanes: u8,
     /// Over TCP: how many threads read connections beside the node's loop; 0 when that reads them itself.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub workers: u8,
@@ -48,6 +51,7 @@ impl Default for Network {
             multicast: MulticastChoice::Auto,
             multicast_port: 7400,
             carrier: CarrierChoice::Udp,
+            lanes: 1,
             workers: 0,
             balance: Balance::default(),
             encrypt: false,
@@ -81,6 +85,11 @@ impl Network {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
 const fn is_false(is: &bool) -> bool {
     !*is
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn is_one(count: &u8) -> bool {
+    *count == 1
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]

@@ -1,10 +1,11 @@
-//! Connections move between workers all the time, and no byte of any is lost or overtaken. Each way to get that wrong is planted,
-//! and found.
+//! Connections move between workers all the time, with companions and without, and no byte of any is lost or overtaken; and what
+//! several connections of a client bring is handed on in its order. Each way to get that wrong is planted, and found.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 use std::io::Write;
 use std::time::Duration;
 
+use protocol::messenger::Order;
 use protocol::rng::Rng;
 use socket2::{Domain, Socket, Type};
 
@@ -19,14 +20,19 @@ pub(super) enum Bug {
     Forget,
     /// What was read is handed on by a thread that nobody waits for: the next worker may be sooner.
     HandOnLate,
+    /// What has no payload passes what a companion has of its connection.
+    Overtake,
+    /// What comes over several connections of a client is handed on as it comes.
+    Unordered,
 }
 
-const BUGS: [Bug; 3] = [Bug::LoseRest, Bug::Forget, Bug::HandOnLate];
+const BUGS: [Bug; 5] = [Bug::LoseRest, Bug::Forget, Bug::HandOnLate, Bug::Overtake, Bug::Unordered];
 /// Each of them shows in so many.
 const SEEDS: u64 = 300;
-const CONNECTIONS: usize = 6;
+const CLIENTS: usize = 3;
+const LANES: usize = 2;
 const WORKERS: usize = 4;
-const FRAMES: u32 = 40;
+const FRAMES: u64 = 80;
 /// Longer than anything takes here.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What is lost does not come in that time; what is late may be taken for lost, where a bug is to be found.
@@ -36,7 +42,7 @@ pub(super) fn given_away(bug: Option<Bug>, mut reader: Reader) -> Option<Reader>
     match bug {
         Some(Bug::LoseRest) => reader.lose_rest(),
         Some(Bug::Forget) => return None,
-        Some(Bug::HandOnLate) | None => {}
+        _ => {}
     }
     Some(reader)
 }
@@ -48,63 +54,98 @@ pub(super) fn hand_on_later<D: Dispatch>(shared: &Shared<D>, own: usize, connect
     }
 }
 
-/// What came over each connection, in the order in which it came.
-#[derive(Debug, Default)]
-struct Came(Mutex<Vec<Vec<u32>>>);
+/// Whether what has no payload is handed on although a companion has not handed on what came before.
+pub(super) fn overtakes(bug: Option<Bug>) -> bool {
+    bug == Some(Bug::Overtake)
+}
+
+/// What came over each connection, and what was made of it for each client.
+#[derive(Debug)]
+struct Came {
+    lanes: Mutex<Vec<Vec<u64>>>,
+    clients: Mutex<Vec<(Order<u64>, Vec<u64>)>>,
+    bug: Option<Bug>,
+}
+
+impl Came {
+    fn new(bug: Option<Bug>) -> Self {
+        let clients = (0..CLIENTS).map(|_| (Order::new(FRAMES as usize), Vec::new())).collect();
+        Self { lanes: Mutex::new(vec![Vec::new(); CLIENTS * LANES]), clients: Mutex::new(clients), bug }
+    }
+
+    /// Whether all is there; none where something is there that should not be.
+    fn is_all(&self) -> Option<bool> {
+        let clients = lock(&self.clients);
+        let is_kept = lock(&self.lanes).iter().all(|numbers| numbers.is_sorted())
+            && clients.iter().all(|(_, numbers)| numbers.iter().copied().eq(0..numbers.len() as u64));
+        is_kept.then(|| clients.iter().all(|(_, numbers)| numbers.len() == FRAMES as usize))
+    }
+}
 
 impl Dispatch for Came {
-    fn came(&self, _: usize, connection: u32, _: Instant, frames: &mut Vec<Bytes>, _: Option<Progress>) -> Span {
-        let numbers = frames.drain(..).map(|frame| u32::from_le_bytes(*frame.first_chunk().unwrap()));
-        lock(&self.0)[connection as usize].extend(numbers);
-        Span::ZERO
+    fn came(&self, _: usize, connection: u32, _: Instant, frames: &mut Vec<Bytes>, _: Option<Progress>) -> Spent {
+        let connection = connection as usize;
+        for frame in frames.drain(..) {
+            let number = u64::from_le_bytes(*frame.first_chunk().unwrap());
+            lock(&self.lanes)[connection].push(number);
+            let (order, handed) = &mut lock(&self.clients)[connection / LANES];
+            if self.bug == Some(Bug::Unordered) {
+                handed.push(number);
+            } else if order.came(number, number).is_ok() {
+                handed.extend(core::iter::from_fn(|| order.next()));
+            }
+        }
+        Spent::default()
     }
+}
+
+/// What a client sends over its connections: frames, each over any of them.
+fn sent(rng: &mut Rng) -> [Vec<u8>; LANES] {
+    let mut lanes = [const { Vec::new() }; LANES];
+    for number in 0..FRAMES {
+        let bytes = &mut lanes[rng.below(LANES as u64) as usize];
+        let length = size_of::<u64>() + rng.below(3_000) as usize;
+        bytes.extend_from_slice(&(length as u32).to_le_bytes());
+        bytes.extend_from_slice(&number.to_le_bytes());
+        bytes.resize(bytes.len() + length - size_of::<u64>(), 7);
+    }
+    lanes
 }
 
 /// Sends frames in parts, while connections move; whether all came in order.
 fn is_kept(seed: u64, bug: Option<Bug>) -> bool {
     let mut rng = Rng::new(seed);
-    let dispatch = Arc::new(Came(Mutex::new(vec![Vec::new(); CONNECTIONS])));
+    let came = Arc::new(Came::new(bug));
+    let companions = if bug == Some(Bug::Overtake) || rng.chance(1, 2) { WORKERS } else { 0 };
+    let dispatch = Arc::new(Dual::with(bug, companions, "companion", Arc::clone(&came)).unwrap());
     let desks = (0..WORKERS).map(|_| Desk::new().unwrap()).collect();
     let (pool, stops) = (Mutex::new(Pool::new(Policy::RoundRobin, WORKERS)), AtomicBool::new(false));
-    let shared = Shared { pool, desks, dispatch: Arc::clone(&dispatch), stops, bug };
-    let workers = Workers::run(shared, "worker").unwrap();
+    let workers = Workers::run(Shared { pool, desks, dispatch, stops, bug }, "worker").unwrap();
     let mut senders = Vec::new();
-    for connection in 0..CONNECTIONS {
+    for bytes in (0..CLIENTS).flat_map(|_| sent(&mut rng)) {
         let (here, there) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
         there.set_nonblocking(true).unwrap();
-        assert!(workers.serve(connection as u32, Reader::new(Arc::new(Stream::plain(there)))));
-        let mut bytes = Vec::new();
-        for number in 0..FRAMES {
-            let length = LENGTH as u32 + rng.below(3_000) as u32;
-            bytes.extend_from_slice(&length.to_le_bytes());
-            bytes.extend_from_slice(&number.to_le_bytes());
-            bytes.resize(bytes.len() + length as usize - LENGTH, 7);
-        }
+        assert!(workers.serve(senders.len() as u32, Reader::new(Arc::new(Stream::plain(there)))));
         senders.push((here, bytes, 0));
     }
     while senders.iter().any(|(_, bytes, sent)| *sent < bytes.len()) {
-        let connection = rng.below(CONNECTIONS as u64) as usize;
-        let (socket, bytes, sent) = &mut senders[connection];
+        let (socket, bytes, sent) = &mut senders[rng.below((CLIENTS * LANES) as u64) as usize];
         let most = (bytes.len() - *sent).min(1 + rng.below(5_000) as usize);
         // A worker that gave up has closed the other side.
         *sent = (&*socket).write(&bytes[*sent..*sent + most]).map_or(bytes.len(), |count| *sent + count);
         if rng.chance(1, 2) {
-            workers.assign(rng.below(CONNECTIONS as u64) as u32, rng.below(WORKERS as u64) as usize);
+            let connection = rng.below((CLIENTS * LANES) as u64) as u32;
+            workers.assign(connection, rng.below(WORKERS as u64) as usize);
         }
     }
-    let all: Vec<Vec<u32>> = vec![(0..FRAMES).collect(); CONNECTIONS];
     let began = std::time::Instant::now();
     let patience = if bug.is_some() { LOST } else { PATIENCE };
     while began.elapsed() < patience {
-        let came = lock(&dispatch.0);
-        if *came == all {
-            return true;
+        match came.is_all() {
+            Some(true) => return true,
+            Some(false) => std::thread::sleep(Duration::from_millis(1)),
+            None => return false,
         }
-        if came.iter().any(|numbers| !numbers.iter().copied().eq(0..numbers.len() as u32)) {
-            return false;
-        }
-        drop(came);
-        std::thread::sleep(Duration::from_millis(1));
     }
     false
 }

@@ -147,6 +147,14 @@ impl Connection {
         self.queue.count() + usize::from(self.begun.is_some())
     }
 
+    /// Bytes that wait, of the one that was begun as well.
+    pub(super) fn waiting_bytes(&self) -> u64 {
+        let begun = self.begun.as_ref().map_or(0, |(frame, sent)| frame.len() - sent);
+        // What may not be sent yet is behind all that may.
+        let until_there = if self.is_established() { 0 } else { u64::from(u32::MAX) };
+        self.queue.bytes() + begun as u64 + until_there
+    }
+
     /// Bytes of memory that it keeps, without what waits.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {

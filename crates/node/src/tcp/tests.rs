@@ -193,6 +193,47 @@ fn what_does_not_fit_is_dropped_and_counted_and_messages_go_first_with(way: (u8,
 }
 
 #[test]
+fn where_something_waits_there_are_more_connections_and_one_that_is_lost_takes_none_with_it() {
+    WAYS.into_iter().for_each(where_something_waits_there_are_more_connections_with);
+}
+
+fn where_something_waits_there_are_more_connections_with(way: (u8, bool)) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path(), way);
+    config.network.lanes = 3;
+    let (mut target, mut initiator) = pair(&config);
+    initiator.backlog = 64 << 20;
+    until_heard(&mut initiator, &mut target, &message(&config, INITIATOR, TARGET, 1));
+    assert_eq!(initiator.connections.len(), 1, "nothing waited yet");
+    let payload: Bytes = (0..32 << 20_u32).map(|n| (n / 7) as u8).collect::<Vec<u8>>().into();
+    let run = run_of(&config, &payload);
+    initiator.send(&Transmit { to: Destination::Node(TARGET), body: Body::Data(run.clone()) });
+    let (deadline, mut arrived) = (std::time::Instant::now() + PATIENCE, Vec::new());
+    while arrived.len() < datagrams(&run).count() {
+        assert!(std::time::Instant::now() < deadline, "{} arrived", arrived.len());
+        turn(&mut initiator);
+        arrived.extend(turn(&mut target).into_iter().filter(|frame| is_data(frame)));
+    }
+    assert_eq!(initiator.connections.len(), 3);
+    let mut sent: Vec<Bytes> =
+        datagrams(&run).map(|(header, payload)| [&header[..], &payload[..]].concat().into()).collect();
+    sent.sort_unstable();
+    arrived.sort_unstable();
+    assert!(arrived == sent, "something came twice, or changed");
+    // Each of them is proven by what comes over it next, and leads back to who made it.
+    for txn in 2..5 {
+        until_heard(&mut initiator, &mut target, &message(&config, INITIATOR, TARGET, txn));
+        until_heard(&mut target, &mut initiator, &message(&config, TARGET, INITIATOR, txn));
+    }
+    assert_eq!(target.routes[&INITIATOR].connections.len(), 3);
+    let lost = target.routes[&INITIATOR].connections[0];
+    target.close(lost);
+    until_heard(&mut initiator, &mut target, &message(&config, INITIATOR, TARGET, 5));
+    until_heard(&mut target, &mut initiator, &message(&config, TARGET, INITIATOR, 6));
+    assert_eq!(target.routes[&INITIATOR].connections.len(), 2);
+}
+
+#[test]
 fn a_connection_that_is_lost_is_made_again_by_who_has_something_to_say() {
     WAYS.into_iter().for_each(a_connection_that_is_lost_is_made_again_by_who_has_something_to_say_with);
 }

@@ -1,6 +1,7 @@
 //! Who sends to the messenger that is measured, with as little work for each message as there can be.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use hdrhistogram::Histogram;
+use protocol::messenger::{Choice, Lanes};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -46,9 +48,10 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    pub(super) fn start(case: Case, plan: Plan, sockets: Vec<Socket>) -> anyhow::Result<Self> {
+    /// Clients that have so many connections each.
+    pub(super) fn start(case: Case, plan: Plan, lanes: usize, sockets: Vec<Socket>) -> anyhow::Result<Self> {
         let (counts, stops) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        let load = Load::new(case, plan, sockets);
+        let load = Load::new(case, plan, lanes, sockets);
         let flags = (Arc::clone(&counts), Arc::clone(&stops));
         let started =
             std::thread::Builder::new().name("clients".to_owned()).spawn(move || load.run(&flags.0, &flags.1));
@@ -66,49 +69,67 @@ impl Clients {
     }
 }
 
-/// A connection, as its client sees it.
-struct Sender {
-    socket: Socket,
-    /// When each message under way was begun, the oldest first, and whether the connection was heavy then.
-    begun: VecDeque<(Instant, bool)>,
-    /// Bytes that are still to be sent, of the last of them.
-    unsent: usize,
-    /// Bytes of the answer to the oldest that have come.
-    answered: usize,
+struct Client {
+    lanes: Lanes,
+    /// The number of the next message.
+    next: u64,
     /// When a light one sends again.
     due: Instant,
 }
 
+/// A connection of a client.
+struct Connection {
+    socket: Socket,
+    /// When each message under way was begun, the oldest first, and whether the client was heavy then.
+    begun: VecDeque<(Instant, bool)>,
+    /// The numbers of the last of them that are not sent, and how much of the first of these is.
+    unsent: VecDeque<u64>,
+    sent: usize,
+    /// Bytes of the answer to the oldest that have come.
+    answered: usize,
+}
+
+/// Messages to be sent: one of them many times, so that many can be sent at once.
+struct Messages {
+    bytes: Vec<u8>,
+    /// Bytes of one, and where in it its number is.
+    length: usize,
+    number: Range<usize>,
+}
+
 struct Load {
     plan: Plan,
-    /// So many times the message that many of them can be sent at once.
-    bytes: Vec<u8>,
-    message: usize,
+    messages: Messages,
     answer: usize,
     under_way: usize,
-    senders: Vec<Sender>,
+    clients: Vec<Client>,
+    /// Those of one client together.
+    connections: Vec<Connection>,
+    /// Of each client.
+    lanes: usize,
     began: Instant,
 }
 
 impl Load {
-    fn new(case: Case, plan: Plan, sockets: Vec<Socket>) -> Self {
-        let (message, answer) = message(case);
+    fn new(case: Case, plan: Plan, lanes: usize, sockets: Vec<Socket>) -> Self {
+        let (message, number, answer) = message(case);
         let (length, began) = (message.len(), Instant::now());
-        let sender = |(nth, socket)| Sender {
-            socket,
-            begun: VecDeque::new(),
-            unsent: 0,
-            answered: 0,
+        let client = |nth| Client {
+            lanes: Lanes::new(Choice::LeastQueued),
+            next: 0,
             // Not all at once.
             due: began + LIGHT.mul_f64(f64::from(nth) / plan.connections as f64),
         };
+        let connection =
+            |socket| Connection { socket, begun: VecDeque::new(), unsent: VecDeque::new(), sent: 0, answered: 0 };
         Self {
             plan,
-            bytes: message.repeat((AT_ONCE / length).max(1)),
-            message: length,
+            messages: Messages { bytes: message.repeat((AT_ONCE / length).max(1)), length, number },
             answer,
             under_way: plan.under_way((BYTES / case.size as usize).clamp(2, UNDER_WAY)),
-            senders: (0..).zip(sockets).map(sender).collect(),
+            clients: (0..plan.connections as u32).map(client).collect(),
+            connections: sockets.into_iter().map(connection).collect(),
+            lanes,
             began,
         }
     }
@@ -123,16 +144,16 @@ impl Load {
                 cpu = Some(thread_cpu());
             }
             heavy.clear();
-            heavy.resize(self.senders.len(), false);
+            heavy.resize(self.clients.len(), false);
             self.plan.heavy(now - self.began).into_iter().for_each(|nth| heavy[nth] = true);
-            for (sender, is_heavy) in self.senders.iter_mut().zip(&heavy) {
-                let most = if *is_heavy { self.under_way } else { usize::from(sender.due <= now) };
-                sender.send((now, *is_heavy), most, &self.bytes, self.message)?;
+            for (nth, is_heavy) in heavy.iter().enumerate() {
+                self.send(nth, now, *is_heavy)?;
             }
-            let waits =
-                |sender: &Sender| if sender.unsent > 0 { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            let waits = |connection: &Connection| {
+                if connection.unsent.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT }
+            };
             let mut wanted: Vec<PollFd<'_>> =
-                self.senders.iter().map(|sender| PollFd::new(&sender.socket, waits(sender))).collect();
+                self.connections.iter().map(|connection| PollFd::new(&connection.socket, waits(connection))).collect();
             match poll(&mut wanted, Some(&TURN)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error).context("waiting for answers"),
@@ -145,18 +166,35 @@ impl Load {
         Ok(ended)
     }
 
+    /// A client begins messages until as many are under way as should be, and sends what the kernel takes.
+    fn send(&mut self, nth: usize, now: Instant, is_heavy: bool) -> anyhow::Result<()> {
+        let client = &mut self.clients[nth];
+        let connections = &mut self.connections[nth * self.lanes..][..self.lanes];
+        let most = if is_heavy { self.under_way } else { usize::from(client.due <= now) };
+        let under_way = connections.iter().map(|connection| connection.begun.len()).sum();
+        for _ in under_way..most {
+            let queued: Vec<u64> = connections.iter().map(|connection| connection.begun.len() as u64).collect();
+            let lane = client.lanes.choose(&queued).context("a client without connections")?;
+            connections[lane].begun.push_back((now, is_heavy));
+            connections[lane].unsent.push_back(client.next);
+            client.next += 1;
+            client.due = now + LIGHT;
+        }
+        connections.iter_mut().try_for_each(|connection| connection.send(&mut self.messages))
+    }
+
     fn receive(&mut self, ready: &[bool], buffer: &mut [u8], mut ended: Option<&mut Ended>) -> anyhow::Result<()> {
-        for (sender, _) in self.senders.iter_mut().zip(ready).filter(|(_, ready)| **ready) {
-            match recv(&sender.socket, &mut *buffer, RecvFlags::empty()) {
+        for (connection, _) in self.connections.iter_mut().zip(ready).filter(|(_, ready)| **ready) {
+            match recv(&connection.socket, &mut *buffer, RecvFlags::empty()) {
                 Ok((_, 0)) => bail!("the messenger has closed a connection: this is a defect of it"),
-                Ok((_, count)) => sender.answered += count,
+                Ok((_, count)) => connection.answered += count,
                 Err(Errno::AGAIN | Errno::INTR) => continue,
                 Err(error) => return Err(error).context("reading answers"),
             }
             let now = Instant::now();
-            while sender.answered >= self.answer {
-                sender.answered -= self.answer;
-                let (begun, is_heavy) = sender.begun.pop_front().context("more answers than messages")?;
+            while connection.answered >= self.answer {
+                connection.answered -= self.answer;
+                let (begun, is_heavy) = connection.begun.pop_front().context("more answers than messages")?;
                 if let Some(ended) = &mut ended {
                     ended.answered += 1;
                     let nanos = (now - begun).as_nanos() as u64;
@@ -171,23 +209,22 @@ impl Load {
     }
 }
 
-impl Sender {
-    /// Begins messages until so many are under way, and sends what the kernel takes.
-    fn send(&mut self, begun: (Instant, bool), most: usize, bytes: &[u8], message: usize) -> anyhow::Result<()> {
-        while self.begun.len() < most {
-            self.begun.push_back(begun);
-            self.unsent += message;
-            self.due = begun.0 + LIGHT;
-        }
-        while self.unsent > 0 {
-            // What is left of the first is the end of it.
-            let from = (message - self.unsent % message) % message;
-            let until = bytes.len().min(from + self.unsent);
-            match send(&self.socket, &bytes[from..until], SendFlags::NOSIGNAL) {
-                Ok(sent) => self.unsent -= sent,
+impl Connection {
+    /// Sends what the kernel takes of what was begun.
+    fn send(&mut self, messages: &mut Messages) -> anyhow::Result<()> {
+        while !self.unsent.is_empty() {
+            let slots = messages.bytes.chunks_exact_mut(messages.length);
+            let filled = slots.zip(&self.unsent).map(|(slot, number)| {
+                slot[messages.number.clone()].copy_from_slice(&number.to_le_bytes());
+            });
+            let until = filled.count() * messages.length;
+            match send(&self.socket, &messages.bytes[self.sent..until], SendFlags::NOSIGNAL) {
+                Ok(sent) => self.sent += sent,
                 Err(Errno::AGAIN | Errno::INTR) => break,
                 Err(error) => return Err(error).context("sending to the messenger"),
             }
+            drop(self.unsent.drain(..self.sent / messages.length));
+            self.sent %= messages.length;
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ pub(super) fn conclude(rows: &[Row], cells: &[Cell], as_json: bool, directory: O
         "size",
         "",
         "skew",
-        "policy",
+        "policy, switches",
         "messages/s",
         "MB/s",
         "p50 ms",
@@ -54,19 +54,19 @@ pub(super) fn conclude(rows: &[Row], cells: &[Cell], as_json: bool, directory: O
         table(&header, cells_of_table.clone())?;
     }
     let Some(directory) = directory else { return Ok(()) };
-    let mut report = Report::new("The messenger alone, by policy");
+    let mut report = Report::new("The messenger alone, by policy and switches");
     report.table(&header, &cells_of_table);
     for direction in [Direction::Write, Direction::Read] {
         for (name, what, of) in PLOTS {
             let words = Words { title: &format!("{what}, {}", said(direction)), x: "", y: what };
-            report.plot(&format!("messenger-{}-{name}", said(direction)), by_policy(&words, rows, direction, of)?);
+            report.plot(&format!("messenger-{}-{name}", said(direction)), by_variant(&words, rows, direction, of)?);
         }
     }
     for cell in cells.iter().filter(|cell| cell.case.skew != Skew::Even) {
         let size = units::size(cell.case.size);
-        let case = format!("{size} {} {} {}", said(cell.case.direction), cell.case.skew.name(), cell.policy);
+        let case = format!("{size} {} {} {}", said(cell.case.direction), cell.case.skew.name(), cell.variant.name());
         let title = format!("Bytes of each worker over time: {case}");
-        report.plot(&format!("messenger-{}", case.replace(' ', "-")), over_time(&title, cell)?);
+        report.plot(&format!("messenger-{}", case.replace([' ', ','], "-")), over_time(&title, cell)?);
     }
     report.file("result.json", serde_json::to_string_pretty(&rows)?);
     say!("written: {}", report.write(&directory)?.display());
@@ -93,7 +93,7 @@ fn of_row(row: &Row) -> Vec<String> {
         units::size(row.size),
         said(row.direction).to_owned(),
         row.skew.name().to_owned(),
-        row.policy.to_string(),
+        row.variant().name(),
         format!("{:.0}", row.messages_per_s),
         format!("{:.0}", row.mb_per_s),
         format!("{:.2}", row.p50_ms),
@@ -109,7 +109,7 @@ fn of_row(row: &Row) -> Vec<String> {
     ]
 }
 
-fn by_policy(
+fn by_variant(
     words: &Words<'_>,
     rows: &[Row],
     direction: Direction,
@@ -119,9 +119,9 @@ fn by_policy(
     let mut names: Vec<String> = Vec::new();
     let mut groups: Vec<Group> = Vec::new();
     for row in rows {
-        let (policy, name) = (row.policy.to_string(), format!("{} {}", units::size(row.size), row.skew.name()));
-        if !names.contains(&policy) {
-            names.push(policy);
+        let (variant, name) = (row.variant().name(), format!("{} {}", units::size(row.size), row.skew.name()));
+        if !names.contains(&variant) {
+            names.push(variant);
         }
         let bar = Bar { value: of(row), compared: None };
         match groups.iter_mut().find(|group| group.name == name) {

@@ -1,24 +1,29 @@
 //! The messenger that is measured: workers that verify what comes, and answer.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
-use node::messenger::{Dispatch, Progress, Reader, Stream, Workers};
-use protocol::messenger::Policy;
-use protocol::time::{Instant, Span};
+use node::messenger::{Dispatch, Dual, Progress, Reader, Spent, Stream, Workers};
+use protocol::messenger::Order;
+use protocol::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 use socket2::Socket;
 
-use super::{Case, Direction, Shape};
+use super::{Case, Direction, Shape, Variant};
 
 /// Payload of a frame: the message of a chunk is cut into pieces as for a datagram.
 const PIECE: usize = 60 << 10;
-/// What comes before it: whether it is the last of a message, the bytes of the answer, and the hash of the payload.
-const HEAD: usize = 1 + 4 + 32;
+/// What comes before it: whether it is the last of a message, the bytes of the answer, the hash of the payload, and in the last of a
+/// message its number.
+const HEAD: usize = 1 + 4 + 32 + NUMBER;
+const NUMBER: usize = 8;
+/// Messages of a client that may come before their turn.
+const EARLY: usize = 64;
 /// An answer without payload.
 const ACKNOWLEDGEMENT: usize = 20;
 /// What kernels may keep of a connection, so that an answer is no reason to wait.
@@ -26,22 +31,25 @@ const BUFFER: usize = 4 << 20;
 /// A client that takes nothing for so long gets nothing more.
 const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// The message of a case, in frames, and the bytes of its answer.
-pub(super) fn message(case: Case) -> (Vec<u8>, usize) {
+/// The message of a case, in frames; where its number is written, and the bytes of its answer.
+pub(super) fn message(case: Case) -> (Vec<u8>, Range<usize>, usize) {
     let (payload, answer) = match case.direction {
         Direction::Write => (vec![0x5a; case.size as usize], ACKNOWLEDGEMENT),
         Direction::Read => (Vec::new(), ACKNOWLEDGEMENT + case.size as usize),
     };
     let pieces: Vec<&[u8]> = if payload.is_empty() { vec![&[]] } else { payload.chunks(PIECE).collect() };
     let mut message = Vec::with_capacity(payload.len() + pieces.len() * (HEAD + 4));
+    let mut number = 0..0;
     for (nth, piece) in pieces.iter().enumerate() {
         message.extend_from_slice(&((HEAD + piece.len()) as u32).to_le_bytes());
         message.push(u8::from(nth + 1 == pieces.len()));
         message.extend_from_slice(&(answer as u32).to_le_bytes());
         message.extend_from_slice(blake3::hash(piece).as_bytes());
+        number = message.len()..message.len() + NUMBER;
+        message.extend_from_slice(&[0; NUMBER]);
         message.extend_from_slice(piece);
     }
-    (message, answer)
+    (message, number, answer)
 }
 
 /// What a worker does with a message that it has verified: as much as takes so long, by a count of hashes and not by a clock,
@@ -73,13 +81,17 @@ impl Dispatching {
 
 /// See the [module](self).
 pub(super) struct Server {
-    workers: Workers<Answers>,
+    workers: Workers<Dual<Answers>>,
     answers: Arc<Answers>,
 }
 
 /// Verifies and answers, in the threads of the workers.
 struct Answers {
     streams: Vec<Arc<Stream>>,
+    /// Of each client that has several connections: messages that came before their turn, each with the connection and the bytes of
+    /// its answer.
+    orders: Vec<Mutex<Order<(usize, usize)>>>,
+    lanes: usize,
     /// Bytes read and sent, by worker.
     bytes: Vec<AtomicU64>,
     /// Who brought the last of a connection, and how often that was another one than before.
@@ -92,9 +104,11 @@ struct Answers {
 }
 
 impl Server {
-    /// Workers and connections, whose other ends are returned.
-    pub(super) fn start(shape: &Shape, policy: Policy) -> anyhow::Result<(Self, Vec<Socket>)> {
-        let Shape { workers, connections, dispatch } = *shape;
+    /// Workers and connections, whose other ends are returned, those of one client together.
+    pub(super) fn start(shape: &Shape, variant: Variant) -> anyhow::Result<(Self, Vec<Socket>)> {
+        let Shape { workers, dispatch, .. } = *shape;
+        let Variant { policy, dual, lanes } = variant;
+        let connections = shape.connections * lanes;
         let failed = "connections on loopback cannot be made: raise the limit of open files (ulimit -n)";
         let (mut here, mut there) = (Vec::new(), Vec::new());
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context(failed)?;
@@ -112,6 +126,8 @@ impl Server {
         }
         let answers = Arc::new(Answers {
             streams: here.into_iter().map(|socket| Arc::new(Stream::plain(socket))).collect(),
+            orders: (0..shape.connections).map(|_| Mutex::new(Order::new(EARLY))).collect(),
+            lanes,
             bytes: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             worker: (0..connections).map(|_| AtomicUsize::new(usize::MAX)).collect(),
             moves: AtomicU64::new(0),
@@ -119,7 +135,9 @@ impl Server {
             dispatch,
             nothing: vec![0; PIECE],
         });
-        let started = Workers::start(workers, policy, "worker", Arc::clone(&answers));
+        let companions = if dual { workers } else { 0 };
+        let started = Dual::start(companions, "companion", Arc::clone(&answers))
+            .and_then(|dual| Workers::start(workers, policy, "worker", Arc::new(dual)));
         let workers = started.context("the workers cannot be started: choose fewer --workers")?;
         for (nth, stream) in (0..).zip(&answers.streams) {
             ensure!(workers.serve(nth, Reader::new(Arc::clone(stream))), "too many connections: choose fewer");
@@ -146,11 +164,27 @@ impl Server {
 }
 
 impl Answers {
-    /// Whether the frame is what its hash says; the bytes of the answer if it is the last of a message.
-    fn check(frame: &[u8]) -> Option<usize> {
+    /// Whether the frame is what its hash says; the number and the bytes of the answer if it is the last of a message.
+    fn check(frame: &[u8]) -> Option<Option<(u64, usize)>> {
         let (head, payload) = frame.split_at_checked(HEAD)?;
         let answer = u32::from_le_bytes(*head[1..].first_chunk()?) as usize;
-        (blake3::hash(payload).as_bytes() == &head[5..]).then_some(if head[0] == 1 { answer } else { 0 })
+        let number = u64::from_le_bytes(*head.last_chunk()?);
+        let is_last = (head[0] == 1).then_some((number, answer));
+        (blake3::hash(payload).as_bytes() == &head[5..HEAD - NUMBER]).then_some(is_last)
+    }
+
+    /// Does what is to be done with messages of a client in the order in which they were sent, and answers.
+    fn in_order(&self, connection: usize, messages: &[(u64, usize)]) {
+        let mut order = self.orders[connection / self.lanes].lock().unwrap_or_else(PoisonError::into_inner);
+        for (number, answer) in messages {
+            if order.came(*number, (connection, *answer)).is_err() {
+                self.damaged.fetch_add(1, Ordering::Relaxed);
+            }
+            while let Some((connection, answer)) = order.next() {
+                self.dispatch.work();
+                self.answer(self.streams[connection].socket(), answer);
+            }
+        }
     }
 
     fn answer(&self, socket: &Socket, mut bytes: usize) {
@@ -172,26 +206,28 @@ impl Answers {
 }
 
 impl Dispatch for Answers {
-    fn came(&self, worker: usize, connection: u32, _: Instant, frames: &mut Vec<Bytes>, _: Option<Progress>) -> Span {
+    fn came(&self, worker: usize, connection: u32, _: Instant, frames: &mut Vec<Bytes>, _: Option<Progress>) -> Spent {
         let connection = connection as usize;
         let before = self.worker[connection].swap(worker, Ordering::Relaxed);
         if before != worker && before != usize::MAX {
             self.moves.fetch_add(1, Ordering::Relaxed);
         }
-        let (mut read, mut answers) = (0, 0);
+        let (mut bytes, mut messages) = (0, Vec::new());
         for frame in frames.drain(..) {
-            read += frame.len();
+            bytes += frame.len();
             match Self::check(&frame) {
-                Some(0) => {}
-                Some(answer) => {
-                    self.dispatch.work();
-                    answers += answer;
-                }
+                Some(message) => messages.extend(message),
                 None => drop(self.damaged.fetch_add(1, Ordering::Relaxed)),
             }
         }
-        self.bytes[worker].fetch_add((read + answers) as u64, Ordering::Relaxed);
-        self.answer(self.streams[connection].socket(), answers);
-        Span::ZERO
+        let answers = messages.iter().map(|(_, answer)| *answer).sum::<usize>();
+        self.bytes[worker].fetch_add((bytes + answers) as u64, Ordering::Relaxed);
+        if self.lanes > 1 {
+            self.in_order(connection, &messages);
+        } else {
+            messages.iter().for_each(|_| self.dispatch.work());
+            self.answer(self.streams[connection].socket(), answers);
+        }
+        Spent::default()
     }
 }

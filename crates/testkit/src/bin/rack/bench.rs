@@ -7,7 +7,7 @@ use clap::Args;
 use protocol::redundancy::Redundancy;
 use protocol::transport::Transport;
 use serde::Serialize;
-use testkit::{Cluster, Plan, SWITCH_CABLES};
+use testkit::{Carrier, Cluster, Plan, SWITCH_CABLES};
 
 use crate::RackArgs;
 use crate::figures::{Counters, machine_load, median, table};
@@ -92,6 +92,8 @@ impl Condition {
 
 #[derive(Debug, Serialize)]
 struct Report {
+    carrier: Carrier,
+    encrypt: bool,
     targets: u8,
     rate_mbit: u32,
     queue_ms: u32,
@@ -208,6 +210,8 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         .iter()
         .map(|(case, outcomes)| row(args, *case, outcomes, runs.get(&Case { condition: Condition::Even, ..*case })));
     let report = Report {
+        carrier: args.rack.carrier,
+        encrypt: args.rack.encrypt,
         targets: args.rack.targets,
         rate_mbit: args.rack.rate,
         queue_ms: args.rack.queue,
@@ -302,8 +306,9 @@ fn row(args: &BenchArgs, case: Case, runs: &[Outcome], even: Option<&Vec<Outcome
 
 fn print(report: &Report) {
     println!(
-        "{} targets, cables of {} Mb/s, MTU {}, chunks of {} bytes, {} in flight of each gateway, data in {}; medians of {} \
+        "{}, {} targets, cables of {} Mb/s, MTU {}, chunks of {} bytes, {} in flight of each gateway, data in {}; medians of {} \
          runs of {} s; {:.1} runnable threads on the machine before, {:.1} after",
+        report.carrier.words(report.encrypt),
         report.targets,
         report.rate_mbit,
         report.mtu,

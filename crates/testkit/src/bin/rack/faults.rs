@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use protocol::transport::Transport;
 use serde::Serialize;
-use testkit::Cluster;
+use testkit::{Carrier, Cluster};
 
 use crate::RackArgs;
 use crate::clients::{Clients, Kind, Op, Work};
@@ -104,6 +104,8 @@ impl Fault {
 #[derive(Debug, Serialize)]
 struct Report {
     transport: String,
+    carrier: Carrier,
+    encrypt: bool,
     targets: u8,
     rate_mbit: u32,
     seconds: u64,
@@ -167,17 +169,20 @@ impl Course {
 /// Runs `rack faults`.
 pub(crate) fn run(args: &FaultArgs) -> anyhow::Result<()> {
     ensure!(usize::from(args.rack.targets) >= VICTIM, "--targets {}: faults need {VICTIM} or more", args.rack.targets);
+    // Over connections there is no multicast that the switch could drop.
+    let is_there = |fault: &Fault| args.rack.carrier == Carrier::Udp || *fault != Fault::NoMulticast;
+    let faults: Vec<Fault> = args.faults.iter().copied().filter(is_there).collect();
     let mut cluster = args.rack.start(1)?;
     cluster.serve(0, &args.transport.to_string())?;
     let mut clients = Clients::new(&cluster, 1, SIZE)?;
     let mut rows = Vec::new();
-    for fault in &args.faults {
+    for fault in faults.iter().copied() {
         eprintln!("{}", fault.name());
-        rows.push(one(&mut cluster, &mut clients, *fault, Duration::from_secs(args.seconds))?);
+        rows.push(one(&mut cluster, &mut clients, fault, Duration::from_secs(args.seconds))?);
         let all = usize::from(args.rack.targets);
         testkit::wait_until("every target answers again", || Ok(cluster.alive()? == all))?;
     }
-    let multicast_without_it = if args.faults.contains(&Fault::NoMulticast) {
+    let multicast_without_it = if faults.contains(&Fault::NoMulticast) {
         Some(without_multicast(&mut cluster, &mut clients, args.transport)?)
     } else {
         None
@@ -186,6 +191,8 @@ pub(crate) fn run(args: &FaultArgs) -> anyhow::Result<()> {
     let (acknowledged, read_back) = clients.read_back()?;
     let report = Report {
         transport: args.transport.to_string(),
+        carrier: args.rack.carrier,
+        encrypt: args.rack.encrypt,
         targets: args.rack.targets,
         rate_mbit: args.rack.rate,
         seconds: args.seconds,
@@ -249,9 +256,14 @@ fn without_multicast(cluster: &mut Cluster, clients: &mut Clients, transport: Tr
 
 fn print(report: &Report) {
     println!(
-        "{}, {} targets, cables of {} Mb/s; one client puts objects of 1 MiB, one gets them; {} s each before, broken, and \
+        "{} over {}, {} targets, cables of {} Mb/s; one client puts objects of 1 MiB, one gets them; {} s each before, broken, and \
          mended; {:.1} runnable threads on the machine; times in ms",
-        report.transport, report.targets, report.rate_mbit, report.seconds, report.machine_load
+        report.transport,
+        report.carrier.words(report.encrypt),
+        report.targets,
+        report.rate_mbit,
+        report.seconds,
+        report.machine_load
     );
     let ms = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"));
     let cells = |row: &Row| {

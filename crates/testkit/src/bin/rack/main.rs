@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, ensure};
 use clap::{Args, Parser, Subcommand};
-use testkit::{Cluster, Plan, Rack, Shape, remove_own, remove_own_places, remove_stale, remove_stale_places};
+use testkit::{Carrier, Cluster, Plan, Rack, Shape, remove_own, remove_own_places, remove_stale, remove_stale_places};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// A cluster on a rack of network namespaces: each server a namespace with a cable of its own to a switch, each cable
@@ -70,6 +70,12 @@ struct RackArgs {
     /// MTU of every interface, bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 9_000, value_parser = clap::value_parser!(u32).range(576..=65_535))]
     mtu: u32,
+    /// What carries messages and payload: over TCP there is no multicast.
+    #[arg(long, value_enum, default_value = "udp")]
+    carrier: Carrier,
+    /// Encrypt what goes between nodes.
+    #[arg(long)]
+    encrypt: bool,
     /// Cables of IPv6.
     #[arg(long)]
     ipv6: bool,
@@ -107,6 +113,8 @@ impl RackArgs {
             spares: 0,
             group_cells: 3,
             switches: 0,
+            carrier: self.carrier,
+            encrypt: self.encrypt,
             shape: Shape {
                 mtu: self.mtu,
                 rate_mbit: Some(self.rate),

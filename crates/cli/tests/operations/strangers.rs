@@ -1,0 +1,165 @@
+//! Strangers at the port of a target that is carried by TCP, and nodes that do not take what they asked for: what that costs
+//! the target, and what others notice.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use node::ClusterConfig;
+use node::carrier::{Carrier, Readiness};
+use protocol::id::{NodeId, TxnId};
+use protocol::machine::{Body, Destination, Transmit};
+use protocol::wire::{Head, Message, encode_message};
+use socket2::SockRef;
+
+use crate::common::{Cluster, content, wait_until};
+use crate::idle::{TOKEN, connect, number};
+
+/// Strangers come one after the other, so many in a second, for so long.
+const RATE: u32 = 5_000;
+const STORM: Duration = Duration::from_secs(4);
+/// Of which more keep still than a target hears out at once. A process may have 1,024 descriptors.
+const HELD: usize = 800;
+/// What a target may allocate for them, and for what else it does meanwhile.
+const MEMORY: u64 = 32 << 10;
+
+/// What they say: nothing, something else, what is too long, half a frame, half of how TLS begins.
+const SAID: [&[u8]; 5] = [b"", b"GET / HTTP/1.1\r\n\r\n", &[0xff; 8], &[40, 0, 0, 0, 1], &[22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3]];
+
+/// Connects and connects, and says something. How many they were.
+fn storm(address: SocketAddr, ends: &AtomicBool) -> u32 {
+    let (began, mut came, mut held) = (Instant::now(), 0, VecDeque::new());
+    while !ends.load(Ordering::Acquire) {
+        let due = began + Duration::from_secs(1) * came / RATE;
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        let Ok(mut stranger) = TcpStream::connect_timeout(&address, Duration::from_secs(1)) else { continue };
+        // It leaves nothing behind that would keep a port.
+        SockRef::from(&stranger).set_linger(Some(Duration::ZERO)).unwrap();
+        // The target may have ended it already.
+        let _ = stranger.write_all(SAID[came as usize % SAID.len()]);
+        came += 1;
+        held.push_back(stranger);
+        if held.len() > HELD {
+            held.pop_front();
+        }
+    }
+    came
+}
+
+/// A target of a cluster, seen from outside.
+struct Seen {
+    process: PathBuf,
+    metrics: String,
+}
+
+impl Seen {
+    fn memory(&self) -> u64 {
+        number(&self.process, "VmRSS")
+    }
+
+    /// Hundredths of a second of a processor.
+    fn cpu(&self) -> u64 {
+        let stat = fs::read_to_string(self.process.join("stat")).unwrap();
+        let after_name = stat.rsplit(") ").next().unwrap();
+        after_name.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+    }
+
+    /// What it dropped for this reason.
+    fn dropped(&self, reason: &str) -> u64 {
+        let page = ureq::get(format!("http://{}/metrics", self.metrics)).call().unwrap();
+        let page = page.into_body().read_to_string().unwrap();
+        let is_it = |line: &&str| line.contains("_dropped") && line.contains(&format!("reason=\"{reason}\""));
+        let line = page.lines().find(is_it).unwrap_or_else(|| panic!("{reason} is not counted: {page}"));
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64
+    }
+}
+
+fn start(place: &Path, more: &[&str]) -> (Cluster, ClusterConfig, Seen) {
+    let cluster = Cluster::start(&place.join("data"), &[&["--carrier", "tcp", "--targets", "3"], more].concat());
+    let config = ClusterConfig::load(Path::new(&cluster.config())).unwrap();
+    let process = Path::new("/proc").join(cluster.children("target")[0].to_string());
+    let metrics = config.targets[0].metrics.unwrap().to_string();
+    (cluster, config, Seen { process, metrics })
+}
+
+/// Puts and gets for so long; each must succeed. How many they were.
+fn work(cluster: &Cluster, time: Duration, bytes: &[u8]) -> u32 {
+    let (began, mut done) = (Instant::now(), 0);
+    while began.elapsed() < time {
+        let key = format!("key-{}", done % 10);
+        let put = cluster.try_run(&["put", "-", &key], bytes);
+        assert!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
+        assert!(cluster.run(&["get", &key, "-o", "-"]) == bytes);
+        done += 1;
+    }
+    done
+}
+
+fn nobody_notices_how_many_strangers_come_with(more: &[&str], ended_as: &str) {
+    let place = tempfile::tempdir().unwrap();
+    let (cluster, config, target) = start(place.path(), more);
+    let bytes = content(300_000, 4);
+    work(&cluster, Duration::from_secs(1), &bytes);
+    let (memory, cpu) = (target.memory(), target.cpu());
+    let without = work(&cluster, STORM, &bytes);
+    let usual = target.cpu() - cpu;
+    let ends = AtomicBool::new(false);
+    let (with, came, busy) = std::thread::scope(|scope| {
+        let cpu = target.cpu();
+        let strangers = scope.spawn(|| storm(config.targets[0].address, &ends));
+        let with = work(&cluster, STORM, &bytes);
+        ends.store(true, Ordering::Release);
+        (with, strangers.join().unwrap(), target.cpu() - cpu)
+    });
+    let more_memory = target.memory().saturating_sub(memory);
+    eprintln!(
+        "{more:?}: {came} strangers in {STORM:?}; {without} puts and gets without, {with} with; the target was busy for \
+         {usual} and {busy} hundredths of a second, and keeps {more_memory} KiB more"
+    );
+    assert!(came > RATE, "they hardly came: {came}");
+    assert!(more_memory < MEMORY, "{more_memory} KiB more");
+    assert!(target.dropped("stranger") > 0 && target.dropped(ended_as) > 0);
+    assert!(cluster.stop());
+}
+
+#[test]
+fn nobody_notices_how_many_strangers_come() {
+    nobody_notices_how_many_strangers_come_with(&[], "malformed_frame");
+    nobody_notices_how_many_strangers_come_with(&["--encrypt"], "not_encrypted");
+}
+
+#[test]
+fn who_takes_no_answer_is_not_waited_for() {
+    let place = tempfile::tempdir().unwrap();
+    let (cluster, config, target) = start(place.path(), &[]);
+    let bytes = content(300_000, 4);
+    work(&cluster, Duration::from_secs(1), &bytes);
+    let memory = target.memory();
+    // It asks and asks, and takes nothing: answers wait in the kernel, then in the target, and then they are dropped.
+    let mut slow = connect(&config, 1);
+    let map = config.map().unwrap();
+    let from = NodeId(NodeId::FIRST_INITIATOR + 1_001);
+    let head = Head { cluster: map.cluster, epoch: map.epoch, from };
+    let mut txn = 0;
+    wait_until("answers are dropped", || {
+        for _ in 0..2_000 {
+            txn += 1;
+            let ping = Body::Control(encode_message(head, &Message::Ping { txn: TxnId(txn) }));
+            slow.send(&Transmit { to: Destination::Node(NodeId(config.targets[0].id)), body: ping });
+        }
+        slow.ready(TOKEN, Readiness { writable: true, failed: false });
+        target.dropped("backlog") > 0
+    });
+    work(&cluster, Duration::from_secs(2), &bytes);
+    let more = target.memory().saturating_sub(memory);
+    eprintln!("{txn} questions; the target keeps {more} KiB more");
+    assert!(more < MEMORY, "{more} KiB more");
+    // Its connection is given up, with all that waits for it.
+    wait_until("the connection is closed", || target.dropped("connection_lost") > 0);
+    drop(slow);
+    assert!(cluster.stop());
+}
