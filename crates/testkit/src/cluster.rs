@@ -309,7 +309,13 @@ impl Cluster {
         self.start_anew_with(true)
     }
 
-    /// The same, with the switches or without any.
+    /// What carries messages and payload.
+    #[must_use]
+    pub const fn carrier(&self) -> Carrier {
+        self.plan.carrier
+    }
+
+    /// As [`Cluster::start_anew`], with the switches or without any.
     ///
     /// # Errors
     /// As for [`Cluster::start_anew`].

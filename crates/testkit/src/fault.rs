@@ -59,8 +59,8 @@ impl Rack {
             .map(drop)
     }
 
-    /// From now on a host loses so many of a thousand UDP datagrams that reach it, at random; the others do not. With
-    /// `nft`, or with `iptables` where that is missing.
+    /// From now on a host loses so many of a thousand packets of UDP and TCP that reach it over its cable, at random; the
+    /// others do not. With `nft`, or with `iptables` where that is missing.
     ///
     /// # Errors
     /// The machine has neither, or its kernel cannot: the errors of both.
@@ -68,19 +68,23 @@ impl Rack {
         let (family, protocol, iptables) = self.filters();
         let rules = format!(
             "table {family} rack {{ chain input {{ type filter hook input priority 0; \
-             {protocol} udp numgen random mod 1000 < {permille} counter drop; }}; }}"
+             iifname != \"lo\" {protocol} {{ udp, tcp }} numgen random mod 1000 < {permille} counter drop; }}; }}"
         );
         let name = self.host(host);
         let Err(nft) = run("ip", &["netns", "exec", &name, "nft", &rules], "") else { return Ok(()) };
         let chance = format!("{}.{:03}", permille / 1_000, permille % 1_000);
-        ip(&format!(
-            "netns exec {name} {iptables} -A INPUT -p udp -m statistic --mode random --probability {chance} -j DROP"
-        ))
-        .map(drop)
-        .map_err(|error| error.context(format!("{nft:#}")))
+        let drop_those_of = |protocol| {
+            ip(&format!(
+                "netns exec {name} {iptables} -A INPUT ! -i lo -p {protocol} -m statistic --mode random --probability {chance} -j DROP"
+            ))
+        };
+        drop_those_of("udp")
+            .and_then(|_| drop_those_of("tcp"))
+            .map(drop)
+            .map_err(|error| error.context(format!("{nft:#}")))
     }
 
-    /// Datagrams that a host has lost since [`Rack::lose`].
+    /// Packets that a host has lost since [`Rack::lose`].
     ///
     /// # Errors
     /// No filter was set to drop any.
@@ -91,8 +95,9 @@ impl Rack {
             table.split("packets ").nth(1).and_then(|rest| rest.split(' ').next()).map(str::to_owned)
         } else {
             let rules = ip(&format!("netns exec {name} {iptables} -nvxL INPUT"))?;
-            let rule = rules.lines().find(|line| line.contains("DROP"));
-            rule.and_then(|line| line.split_whitespace().next()).map(str::to_owned)
+            let drops = rules.lines().filter(|line| line.contains("DROP"));
+            let lost = drops.filter_map(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+            lost.reduce(|one, other| one + other).map(|lost| lost.to_string())
         };
         count.and_then(|count| count.parse().ok()).context("no rule counts lost datagrams: use lose first")
     }
