@@ -28,7 +28,8 @@ const HELD: usize = 800;
 const MEMORY: u64 = 32 << 10;
 
 /// What they say: nothing, something else, what is too long, half a frame, half of how TLS begins.
-const SAID: [&[u8]; 5] = [b"", b"GET / HTTP/1.1\r\n\r\n", &[0xff; 8], &[40, 0, 0, 0, 1], &[22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3]];
+const SAID: [&[u8]; 5] =
+    [b"", b"GET / HTTP/1.1\r\n\r\n", &[0xff; 8], &[40, 0, 0, 0, 1], &[22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3]];
 
 /// Connects and connects, and says something. How many they were.
 fn storm(address: SocketAddr, ends: &AtomicBool) -> u32 {

@@ -13,6 +13,12 @@ pub(crate) const LENGTH: usize = 4;
 /// The longest frame: as the longest datagram.
 pub(crate) const LONGEST: usize = 65_507;
 
+/// A frame of which not all is here gets memory of its own when it is as long as this.
+const LONG: usize = 8 << 10;
+/// What is read at once with the rest of a long frame, which most often is the beginning of the next one. Memory that
+/// readers are lent is longer.
+const BEHIND: usize = 4 << 10;
+
 /// How far reading came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -40,32 +46,41 @@ impl Progress {
 #[derive(Debug)]
 pub struct Reader {
     stream: Arc<Stream>,
-    /// Of a frame that is not whole.
-    read: BytesMut,
+    /// The beginning of a short frame, with its length before it.
+    begun: BytesMut,
+    /// A long frame, and how much of it is here: the rest is read to where it stays.
+    long: Option<(Vec<u8>, usize)>,
 }
 
 impl Reader {
     /// Nothing was read yet.
     #[must_use]
     pub fn new(stream: Arc<Stream>) -> Self {
-        Self { stream, read: BytesMut::new() }
+        Self { stream, begun: BytesMut::new(), long: None }
     }
 
     /// Bytes of memory that it keeps.
     #[cfg(test)]
     pub(crate) fn memory(&self) -> usize {
-        self.read.capacity()
+        self.begun.capacity() + self.long.as_ref().map_or(0, |(long, _)| long.capacity())
     }
 
     /// What was read of a frame that is not whole is lost.
     #[cfg(test)]
     pub(super) fn lose_rest(&mut self) {
-        self.read.clear();
+        self.begun.clear();
+        self.long = None;
     }
 
     /// Takes what has come, as much as fits into the buffer, and hands over each frame that is whole.
     pub fn read(&mut self, buffer: &mut [u8], mut frame: impl FnMut(Bytes)) -> Progress {
-        let count = match self.stream.read(buffer) {
+        let (mut rest, mut behind) = (&mut [][..], buffer);
+        // What was encrypted is copied in any case.
+        if let Some((long, here)) = self.long.as_mut().filter(|_| !self.stream.is_encrypted()) {
+            (rest, behind) = (&mut long[*here..], &mut behind[..BEHIND]);
+        }
+        let (direct, room) = (rest.len(), rest.len() + behind.len());
+        let count = match self.stream.read(rest, behind) {
             Ok(0) => return Progress::Over,
             Ok(count) => count,
             Err(error) => {
@@ -76,22 +91,68 @@ impl Reader {
                 };
             }
         };
-        self.read.extend_from_slice(&buffer[..count]);
-        while let Some(length) = self.read.first_chunk::<LENGTH>().map(|length| u32::from_le_bytes(*length) as usize) {
-            if length == 0 || length > LONGEST {
-                return Progress::Malformed;
+        self.grow(count.min(direct), &mut frame);
+        if !self.cut(&behind[..count.saturating_sub(direct)], frame) {
+            return Progress::Malformed;
+        }
+        if count == room { Progress::More } else { Progress::Waits }
+    }
+
+    /// So much more of a long frame is here.
+    fn grow(&mut self, more: usize, mut frame: impl FnMut(Bytes)) {
+        if let Some((long, here)) = &mut self.long {
+            *here += more;
+            if *here == long.len() {
+                frame(core::mem::take(long).into());
+                self.long = None;
             }
-            if self.read.len() < LENGTH + length {
+        }
+    }
+
+    /// Goes on with what came. Whether it is frames.
+    fn cut(&mut self, mut came: &[u8], mut frame: impl FnMut(Bytes)) -> bool {
+        while !came.is_empty() {
+            if let Some((long, here)) = &mut self.long {
+                let next = came.split_off(..came.len().min(long.len() - *here)).unwrap_or_default();
+                long[*here..][..next.len()].copy_from_slice(next);
+                self.grow(next.len(), &mut frame);
+                continue;
+            }
+            let lacks = LENGTH.saturating_sub(self.begun.len());
+            self.begun.extend_from_slice(came.split_off(..lacks.min(came.len())).unwrap_or_default());
+            let Some(length) = self.begun.first_chunk::<LENGTH>().map(|length| u32::from_le_bytes(*length) as usize)
+            else {
                 break;
+            };
+            if length == 0 || length > LONGEST {
+                return false;
             }
-            self.read.advance(LENGTH);
-            frame(self.read.split_to(length).freeze());
+            let lacks = LENGTH + length - self.begun.len();
+            let next = came.split_off(..lacks.min(came.len())).unwrap_or_default();
+            if next.len() < lacks && length >= LONG {
+                let mut long = Vec::with_capacity(length);
+                long.extend_from_slice(&self.begun[LENGTH..]);
+                long.extend_from_slice(next);
+                let here = long.len();
+                long.resize(length, 0);
+                self.long = Some((long, here));
+                self.begun.clear();
+            } else if self.begun.len() == LENGTH && next.len() == length {
+                self.begun.clear();
+                frame(Bytes::copy_from_slice(next));
+            } else {
+                self.begun.extend_from_slice(next);
+                if next.len() == lacks {
+                    self.begun.advance(LENGTH);
+                    frame(self.begun.split().freeze());
+                }
+            }
         }
-        if self.read.is_empty() {
+        if self.begun.is_empty() {
             // One that is idle keeps no memory.
-            self.read = BytesMut::new();
+            self.begun = BytesMut::new();
         }
-        if count == buffer.len() { Progress::More } else { Progress::Waits }
+        true
     }
 }
 

@@ -1,6 +1,6 @@
 //! The bytes of a connection: as they are, or encrypted (TLS). Its two directions may be two threads' business.
 
-use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -39,12 +39,20 @@ impl Stream {
         &self.socket
     }
 
-    /// Takes what has come; 0 when the other side is gone.
+    /// Whether what goes over it is encrypted.
+    pub(super) const fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Takes what has come, into the first buffer and then into the second one; 0 when the other side is gone. The first
+    /// one is empty where it is encrypted.
     ///
     /// # Errors
     /// As a socket's, and [`ErrorKind::InvalidData`] when the other side does not encrypt, or not as this cluster does.
-    pub fn read(&self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let Some(mut tls) = self.tls() else { return (&self.socket).read(buffer) };
+    pub fn read(&self, first: &mut [u8], buffer: &mut [u8]) -> std::io::Result<usize> {
+        let Some(mut tls) = self.tls() else {
+            return (&self.socket).read_vectored(&mut [IoSliceMut::new(first), IoSliceMut::new(buffer)]);
+        };
         let mut filled = 0;
         loop {
             match tls.reader().read(&mut buffer[filled..]) {
