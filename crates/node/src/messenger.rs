@@ -5,6 +5,7 @@
 
 mod arrivals;
 mod dual;
+mod in_order;
 mod reader;
 mod stream;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use crate::clock::now;
 
 pub(crate) use arrivals::{Arrival, Arrivals};
 pub use dual::Dual;
+pub use in_order::InOrder;
 pub(crate) use reader::{LENGTH, LONGEST};
 pub use reader::{Progress, Reader};
 pub use stream::Stream;

@@ -84,7 +84,14 @@ impl MapInUse {
             None => ClusterConfig::load(&old.path),
         };
         match found.map_err(|error| error.to_string()).and_then(|found| self.follow(found, offered.is_some())) {
-            Ok(Some((config, map))) => {
+            Ok(Some((mut config, map))) => {
+                if config.network.carry_on(&old.network) {
+                    let path = old.path.display();
+                    self.warn(format!(
+                        "{node} goes on with the carrier and the encryption that it has: what {path} says of them counts \
+                         when all nodes have been stopped and are started again"
+                    ));
+                }
                 let from = if offered.is_some() { ", which another node handed on" } else { "" };
                 tracing::info!("{node} uses the cluster map of epoch {}{from}", config.epoch);
                 *self.used.write().unwrap_or_else(PoisonError::into_inner) = (config.clone(), map.clone());

@@ -178,3 +178,32 @@ fn a_map_that_is_worse_is_not_taken() {
     assert_eq!(epochs(&cluster), ["1"; 4]);
     assert!(cluster.stop());
 }
+
+#[test]
+fn another_carrier_counts_from_the_next_start_on() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("data");
+    let cluster = Cluster::start(&data, &["--targets", "3"]);
+    let bytes = content(2_000_000, 7);
+    assert!(cluster.try_run(&["put", "-", "before"], &bytes).status.success());
+    cluster.change_map(|map| {
+        let other = map
+            .replace("epoch = 1", "epoch = 2")
+            .replace("[network]\n", "[network]\ncarrier = \"tcp\"\nencrypt = true\n");
+        assert!(other.contains("carrier"), "{map}");
+        other
+    });
+    cluster.children("target").iter().for_each(|pid| signal(*pid, "-HUP"));
+    wait_until("a reload of every target", || epochs(&cluster).iter().all(|epoch| epoch == "2"));
+    wait_until("a reload of the gateway", || cluster.status()["epoch"] == 2);
+    let log = fs::read_to_string(data.join("logs/gateway.log")).unwrap();
+    assert!(log.contains("goes on with the carrier and the encryption that it has"), "{log}");
+    assert!(cluster.try_run(&["put", "-", "after"], &bytes).status.success());
+    assert!(cluster.run(&["get", "before", "-o", "-"]) == bytes);
+    assert!(cluster.run(&["get", "after", "-o", "-"]) == bytes);
+    assert!(cluster.stop());
+    // Now all of them take it.
+    let again = Cluster::start(&data, &["--targets", "3"]);
+    assert!(again.run(&["get", "after", "-o", "-"]) == bytes);
+    assert!(again.stop());
+}

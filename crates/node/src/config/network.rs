@@ -70,6 +70,13 @@ impl Network {
         }
     }
 
+    /// Keeps what a node cannot change while it runs. Whether that was to change.
+    pub(crate) fn carry_on(&mut self, used: &Self) -> bool {
+        let (carrier, encrypt) = (self.carrier, self.encrypt);
+        (self.carrier, self.encrypt) = (used.carrier, used.encrypt);
+        (carrier, encrypt) != (used.carrier, used.encrypt)
+    }
+
     /// Bytes of an IP packet of the node at `address`: as configured, or else what its interface carries. Over TCP, which cuts what
     /// it carries by itself, the most.
     #[must_use]

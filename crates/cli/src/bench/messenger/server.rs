@@ -2,13 +2,12 @@
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
-use node::messenger::{Dispatch, Dual, Progress, Reader, Spent, Stream, Workers};
-use protocol::messenger::Order;
+use node::messenger::{Dispatch, Dual, InOrder, Progress, Reader, Spent, Stream, Workers};
 use protocol::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
@@ -90,7 +89,7 @@ struct Answers {
     streams: Vec<Arc<Stream>>,
     /// Of each client that has several connections: messages that came before their turn, each with the connection and the bytes of
     /// its answer.
-    orders: Vec<Mutex<Order<(usize, usize)>>>,
+    clients: Vec<InOrder<(usize, usize)>>,
     lanes: usize,
     /// Bytes read and sent, by worker.
     bytes: Vec<AtomicU64>,
@@ -126,7 +125,7 @@ impl Server {
         }
         let answers = Arc::new(Answers {
             streams: here.into_iter().map(|socket| Arc::new(Stream::plain(socket))).collect(),
-            orders: (0..shape.connections).map(|_| Mutex::new(Order::new(EARLY))).collect(),
+            clients: (0..shape.connections).map(|_| InOrder::new(EARLY)).collect(),
             lanes,
             bytes: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             worker: (0..connections).map(|_| AtomicUsize::new(usize::MAX)).collect(),
@@ -175,16 +174,12 @@ impl Answers {
 
     /// Does what is to be done with messages of a client in the order in which they were sent, and answers.
     fn in_order(&self, connection: usize, messages: &[(u64, usize)]) {
-        let mut order = self.orders[connection / self.lanes].lock().unwrap_or_else(PoisonError::into_inner);
-        for (number, answer) in messages {
-            if order.came(*number, (connection, *answer)).is_err() {
-                self.damaged.fetch_add(1, Ordering::Relaxed);
-            }
-            while let Some((connection, answer)) = order.next() {
-                self.dispatch.work();
-                self.answer(self.streams[connection].socket(), answer);
-            }
-        }
+        let items = messages.iter().map(|(number, answer)| (*number, (connection, *answer)));
+        let outcome = self.clients[connection / self.lanes].came(items, |(connection, answer)| {
+            self.dispatch.work();
+            self.answer(self.streams[connection].socket(), answer);
+        });
+        self.damaged.fetch_add(u64::from(outcome.is_err()), Ordering::Relaxed);
     }
 
     fn answer(&self, socket: &Socket, mut bytes: usize) {
