@@ -39,9 +39,11 @@ pub(crate) enum Switches {
     Plain,
     /// Each worker has a companion, which verifies and hands on what has payload.
     Dual,
-    /// Each client has several connections, and one order is restored of what comes over them.
+    /// Each client has several connections.
     Lanes,
-    /// Both.
+    /// Each client has several connections, and one order is restored of what comes over them.
+    Ordered,
+    /// Companions, and several connections.
     Both,
 }
 
@@ -51,7 +53,7 @@ impl Switches {
     }
 
     pub(crate) const fn has_lanes(self) -> bool {
-        matches!(self, Self::Lanes | Self::Both)
+        matches!(self, Self::Lanes | Self::Ordered | Self::Both)
     }
 }
 

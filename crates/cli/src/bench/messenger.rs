@@ -54,20 +54,24 @@ struct Variant {
     dual: bool,
     /// Connections of each client.
     lanes: usize,
+    /// Whether what comes over them is handed on in the order of sending.
+    ordered: bool,
 }
 
 impl Variant {
     /// What ratios are to.
-    const ORIGINAL: Self = Self { policy: Policy::RoundRobin, dual: false, lanes: 1 };
+    const ORIGINAL: Self = Self { policy: Policy::RoundRobin, dual: false, lanes: 1, ordered: false };
 
     fn of(policy: Policy, switches: Switches, lanes: usize) -> Self {
-        Self { policy, dual: switches.has_dual(), lanes: if switches.has_lanes() { lanes } else { 1 } }
+        let lanes = if switches.has_lanes() { lanes } else { 1 };
+        Self { policy, dual: switches.has_dual(), lanes, ordered: switches == Switches::Ordered }
     }
 
     /// In a table.
     fn name(self) -> String {
         let lanes = if self.lanes > 1 { format!(", {} lanes", self.lanes) } else { String::new() };
-        format!("{}{}{lanes}", self.policy, if self.dual { ", dual" } else { "" })
+        let (dual, order) = (if self.dual { ", dual" } else { "" }, if self.ordered { ", in order" } else { "" });
+        format!("{}{dual}{lanes}{order}", self.policy)
     }
 }
 
@@ -102,9 +106,11 @@ struct Measured {
 struct Row {
     #[serde(serialize_with = "in_words")]
     policy: Policy,
-    /// Whether each worker had a companion, and how many connections each client had.
+    /// Whether each worker had a companion, how many connections each client had, and whether what came over them was handed on in
+    /// the order of sending.
     dual: bool,
     lanes: usize,
+    ordered: bool,
     size: u64,
     direction: Direction,
     skew: Skew,
@@ -133,7 +139,7 @@ struct Row {
 
 impl Row {
     const fn variant(&self) -> Variant {
-        Variant { policy: self.policy, dual: self.dual, lanes: self.lanes }
+        Variant { policy: self.policy, dual: self.dual, lanes: self.lanes, ordered: self.ordered }
     }
 }
 
@@ -259,7 +265,7 @@ fn row(cell: &Cell, cells: &[Cell], shape: &Shape) -> Row {
     let geometric =
         |ratios: &Vec<f64>| (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp();
     let (server, client) = (mean(&|m| m.server_us), mean(&|m| m.client_us));
-    let Variant { policy, dual, lanes } = cell.variant;
+    let Variant { policy, dual, lanes, ordered } = cell.variant;
     let threads = if dual { 2 } else { 1 };
     // By the threads that are at it, the cores, and the one thread of the clients.
     let most =
@@ -275,6 +281,7 @@ fn row(cell: &Cell, cells: &[Cell], shape: &Shape) -> Row {
         policy,
         dual,
         lanes,
+        ordered,
         size: cell.case.size,
         direction: cell.case.direction,
         skew: cell.case.skew,

@@ -91,6 +91,7 @@ struct Answers {
     /// its answer.
     clients: Vec<InOrder<(usize, usize)>>,
     lanes: usize,
+    ordered: bool,
     /// Bytes read and sent, by worker.
     bytes: Vec<AtomicU64>,
     /// Who brought the last of a connection, and how often that was another one than before.
@@ -106,7 +107,7 @@ impl Server {
     /// Workers and connections, whose other ends are returned, those of one client together.
     pub(super) fn start(shape: &Shape, variant: Variant) -> anyhow::Result<(Self, Vec<Socket>)> {
         let Shape { workers, dispatch, .. } = *shape;
-        let Variant { policy, dual, lanes } = variant;
+        let Variant { policy, dual, lanes, ordered } = variant;
         let connections = shape.connections * lanes;
         let failed = "connections on loopback cannot be made: raise the limit of open files (ulimit -n)";
         let (mut here, mut there) = (Vec::new(), Vec::new());
@@ -127,6 +128,7 @@ impl Server {
             streams: here.into_iter().map(|socket| Arc::new(Stream::plain(socket))).collect(),
             clients: (0..shape.connections).map(|_| InOrder::new(EARLY)).collect(),
             lanes,
+            ordered,
             bytes: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             worker: (0..connections).map(|_| AtomicUsize::new(usize::MAX)).collect(),
             moves: AtomicU64::new(0),
@@ -217,7 +219,7 @@ impl Dispatch for Answers {
         }
         let answers = messages.iter().map(|(_, answer)| *answer).sum::<usize>();
         self.bytes[worker].fetch_add((bytes + answers) as u64, Ordering::Relaxed);
-        if self.lanes > 1 {
+        if self.ordered {
             self.in_order(connection, &messages);
         } else {
             messages.iter().for_each(|_| self.dispatch.work());
