@@ -52,7 +52,7 @@ pub trait Dispatch: Send + Sync + 'static {
     ) -> Spent;
 }
 
-/// How the time counts that handing on took: as the worker's but for what it only waited, and what others did beside it.
+/// What is to be known of the time that handing on took: the worker was at work for all of it that it did not wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
     /// How long the worker waited for others.

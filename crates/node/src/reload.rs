@@ -88,8 +88,9 @@ impl MapInUse {
                 if config.network.carry_on(&old.network) {
                     let path = old.path.display();
                     self.warn(format!(
-                        "{node} goes on with the carrier and the encryption that it has: what {path} says of them counts \
-                         when all nodes have been stopped and are started again"
+                        "{node} goes on with the carrier that it has: what {path} says of `carrier` and `encrypt` counts when \
+                         all nodes have been stopped and are started again, and of `lanes`, `workers` and `balance` when this \
+                         one is"
                     ));
                 }
                 let from = if offered.is_some() { ", which another node handed on" } else { "" };

@@ -81,9 +81,9 @@ impl<W: Waiting> SendQueue<W> {
         self.control.len() + self.data.len()
     }
 
-    /// The bytes of all that wait.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.waiting + self.control.iter().map(|message| message.len() as u64).sum::<u64>()
+    /// The bytes of data that wait.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.waiting
     }
 
     /// Whether there is room for so many more bytes of data.

@@ -208,7 +208,7 @@ impl Tcp {
     /// Gives what comes over a connection to a worker, if there are any.
     fn share_out(&mut self, token: u32) {
         let (Some(crew), Some(connection)) = (&self.crew, self.connections.get_mut(&token)) else { return };
-        if connection.is_established()
+        if connection.is_open()
             && let Some(reader) = connection.take_reader()
             && !crew.workers.serve(token, reader)
         {
@@ -296,6 +296,7 @@ impl Tcp {
     fn lose(&mut self, token: u32) {
         if let Some(connection) = self.connections.get(&token).filter(|connection| !connection.is_proven)
             && let Some(peer) = connection.peer
+            && self.routes.get(&peer).is_none_or(|route| route.connections.iter().all(|other| *other == token))
         {
             let (now, before) = (now(), self.failed.get(&peer).map(|(_, wait)| *wait));
             let wait = before.map_or(BACKOFF.0, |wait| wait.times(2).min(BACKOFF.1));
@@ -313,17 +314,18 @@ impl Tcp {
         self.close(token);
     }
 
-    /// The connection that takes the next for a node: where there are several, the one on which least waits. One is made where
-    /// there is none, and another one where something waits on all.
-    fn route(&mut self, to: NodeId) -> Option<u32> {
+    /// The connection that takes the next message or payload for a node: where there are several, the one on which least
+    /// waits. One is made where there is none, and another one where none takes what is there.
+    fn route(&mut self, to: NodeId, is_data: bool) -> Option<u32> {
         let Some(route) = self.routes.get_mut(&to) else { return self.connect(to) };
         if self.most_lanes == 1 {
             return route.connections.first().copied();
         }
-        let waiting = |token: &u32| self.connections.get(token).map_or(u64::MAX, Connection::waiting_bytes);
-        let queued: Vec<u64> = route.connections.iter().map(waiting).collect();
-        let chosen = route.lanes.choose(&queued).map(|lane| route.connections[lane]);
-        if queued.len() < self.most_lanes && queued.iter().all(|bytes| *bytes > 0) {
+        let lanes = || route.connections.iter().filter_map(|token| self.connections.get(token));
+        let is_another_wanted = route.connections.len() < self.most_lanes && lanes().all(Connection::is_choked);
+        let queued: Vec<u64> = lanes().map(|lane| lane.waiting_bytes(is_data)).collect();
+        let chosen = route.lanes.choose(&queued).and_then(|lane| route.connections.get(lane).copied());
+        if is_another_wanted {
             // It takes what comes when it is there.
             self.connect(to);
         }
@@ -395,6 +397,10 @@ impl Tcp {
         if connection.peer.is_none() {
             connection.peer = Some(id);
             self.strangers.retain(|other| *other != token);
+        }
+        // Somebody else is at the address of the node that it was made for: it goes when the map says so.
+        if connection.peer != Some(id) {
+            return;
         }
         // A node that is not in the map has begun anew, or has made one more, when it speaks over another connection. Other nodes
         // are reached over those that were taken first, unless nothing is known to pass there.
@@ -517,7 +523,7 @@ impl Carrier for Tcp {
 
     fn send(&mut self, transmit: &Transmit) {
         let token = match transmit.to {
-            Destination::Node(id) => self.route(id).map(|token| (id, token)),
+            Destination::Node(id) => self.route(id, matches!(transmit.body, Body::Data(_))).map(|token| (id, token)),
             // The map says that there is no multicast.
             Destination::Members(_) => None,
         };
@@ -531,9 +537,10 @@ impl Carrier for Tcp {
                 self.unsent.insert(token);
             }
             Body::Data(run) => {
-                let mut used = BTreeSet::from([token]);
-                for (header, payload) in datagrams(run) {
-                    let token = if self.most_lanes > 1 { self.route(id).unwrap_or(token) } else { token };
+                let mut used = BTreeSet::new();
+                for (nth, (header, payload)) in datagrams(run).enumerate() {
+                    let is_new = nth > 0 && self.most_lanes > 1;
+                    let token = if is_new { self.route(id, true).unwrap_or(token) } else { token };
                     // A run may be longer than what may wait: the kernel takes its beginning.
                     if self.connections.get(&token).is_some_and(Connection::is_full) {
                         self.flush(token);

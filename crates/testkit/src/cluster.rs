@@ -84,9 +84,9 @@ pub struct Plan {
     pub group_cells: usize,
     /// Switches that compute parity in flight, each on a host of its own, whose cable is [`SWITCH_CABLES`] times as fast.
     pub switches: usize,
-    /// What carries messages and payload, and whether it encrypts them.
+    /// What carries messages and payload.
     pub carrier: Carrier,
-    /// See there.
+    /// Whether that is encrypted.
     pub encrypt: bool,
     /// The rack's cables and switch; its number of hosts follows from the above.
     pub shape: Shape,

@@ -43,7 +43,7 @@ pub(crate) enum Switches {
     Lanes,
     /// Each client has several connections, and one order is restored of what comes over them.
     Ordered,
-    /// Companions, and several connections.
+    /// Each worker has a companion, and each client several connections.
     Both,
 }
 

@@ -128,8 +128,8 @@ struct Row {
     ratio: Option<f64>,
     ratio_least: Option<f64>,
     ratio_most: Option<f64>,
-    /// What `ratio` can be at most on these cores, by the CPU time that a message needs here: when the heavy connections have a
-    /// worker each, as far as there are so many, instead of those that round-robin gave them.
+    /// What `ratio` can be at most on these cores, by the CPU time that a message needs here and with plain round-robin: when
+    /// the heavy connections have a worker each, as far as there are so many, instead of those that round-robin gave them.
     bound: f64,
     cpu_us_of_server: f64,
     cpu_us_of_clients: f64,
@@ -265,16 +265,20 @@ fn row(cell: &Cell, cells: &[Cell], shape: &Shape) -> Row {
     let geometric =
         |ratios: &Vec<f64>| (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp();
     let (server, client) = (mean(&|m| m.server_us), mean(&|m| m.client_us));
+    let plain = original.unwrap_or(cell);
+    let of_plain = |of: &dyn Fn(&Measured) -> f64| plain.rounds.iter().map(of).sum::<f64>() / plain.rounds.len() as f64;
+    let before = (of_plain(&|m| m.server_us), of_plain(&|m| m.client_us));
     let Variant { policy, dual, lanes, ordered } = cell.variant;
     let threads = if dual { 2 } else { 1 };
     // By the threads that are at it, the cores, and the one thread of the clients.
-    let most =
-        |busy: usize| (busy as f64 / server).min(sim::perf::cores() as f64 / (server + client)).min(1.0 / client);
+    let most = |busy: usize, (server, client): (f64, f64)| {
+        (busy as f64 / server).min(sim::perf::cores() as f64 / (server + client)).min(1.0 / client)
+    };
     let bounds = (0..cell.rounds.len() as u64).map(|seed| {
         let plan = skew::Plan { skew: cell.case.skew, workers, connections, seed };
         let heavy = plan.heavy(Duration::ZERO);
         let given: BTreeSet<usize> = heavy.iter().map(|connection| connection % workers).collect();
-        most(workers.min(heavy.len() * lanes) * threads) / most(given.len())
+        most(workers.min(heavy.len() * lanes) * threads, (server, client)) / most(given.len(), before)
     });
     let bound = bounds.sum::<f64>() / cell.rounds.len() as f64;
     Row {

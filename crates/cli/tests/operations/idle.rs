@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use node::carrier::{Carrier, Readiness};
@@ -13,6 +14,8 @@ use protocol::wire::{Head, Message, encode_message};
 
 use crate::common::Cluster;
 
+/// Held by who opens many connections: there is no room for two.
+pub(crate) static MANY: Mutex<()> = Mutex::new(());
 /// As many as fit into 1,024 descriptors, beside what other tests have open.
 const CONNECTIONS: u32 = 600;
 /// Ten thousand of them may take 100 MiB. What a target allocates meanwhile for other things is not theirs.
@@ -93,6 +96,7 @@ fn idle(ways: &[&str]) -> Result<(), ConfigError> {
 
 #[test]
 fn connections_over_which_nothing_is_said_cost_little_and_wake_nobody() {
+    let _alone = MANY.lock().unwrap_or_else(PoisonError::into_inner);
     for ways in [&[][..], &["--encrypt"]] {
         idle(ways).unwrap();
     }

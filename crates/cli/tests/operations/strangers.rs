@@ -6,6 +6,7 @@ use std::fs;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,19 +18,20 @@ use protocol::wire::{Head, Message, encode_message};
 use socket2::SockRef;
 
 use crate::common::{Cluster, content, wait_until};
-use crate::idle::{TOKEN, connect, number};
+use crate::idle::{MANY, TOKEN, connect, number};
 
 /// Strangers come one after the other, so many in a second, for so long.
 const RATE: u32 = 5_000;
 const STORM: Duration = Duration::from_secs(4);
-/// Of which more keep still than a target hears out at once. A process may have 1,024 descriptors.
-const HELD: usize = 800;
+/// Of which more keep still than a target hears out at once. A process may have 1,024 descriptors: other tests that need many
+/// wait ([`MANY`]).
+const HELD: usize = 700;
 /// What a target may allocate for them, and for what else it does meanwhile.
 const MEMORY: u64 = 32 << 10;
 
-/// What they say: nothing, something else, what is too long, half a frame, half of how TLS begins.
+/// What they say: nothing, something else, half a frame, the beginning of the longest, half of how TLS begins.
 const SAID: [&[u8]; 5] =
-    [b"", b"GET / HTTP/1.1\r\n\r\n", &[0xff; 8], &[40, 0, 0, 0, 1], &[22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3]];
+    [b"", b"GET / HTTP/1.1\r\n\r\n", &[40, 0, 0, 0, 1], &[0xe3, 0xff, 0, 0, 1], &[22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3]];
 
 /// Connects and connects, and says something. How many they were.
 fn storm(address: SocketAddr, ends: &AtomicBool) -> u32 {
@@ -37,7 +39,10 @@ fn storm(address: SocketAddr, ends: &AtomicBool) -> u32 {
     while !ends.load(Ordering::Acquire) {
         let due = began + Duration::from_secs(1) * came / RATE;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        let Ok(mut stranger) = TcpStream::connect_timeout(&address, Duration::from_secs(1)) else { continue };
+        let Ok(mut stranger) = TcpStream::connect_timeout(&address, Duration::from_secs(1)) else {
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        };
         // It leaves nothing behind that would keep a port.
         SockRef::from(&stranger).set_linger(Some(Duration::ZERO)).unwrap();
         // The target may have ended it already.
@@ -121,7 +126,9 @@ fn nobody_notices_how_many_strangers_come_with(more: &[&str], ended_as: &str) {
         "{more:?}: {came} strangers in {STORM:?}; {without} puts and gets without, {with} with; the target was busy for \
          {usual} and {busy} hundredths of a second, and keeps {more_memory} KiB more"
     );
-    assert!(came > RATE, "they hardly came: {came}");
+    assert!(came > 1_000, "they hardly came: {came}");
+    // On a busy machine they are no measure; a target that hears nobody else would have done nothing.
+    assert!(with * 5 >= without, "{with} puts and gets, {without} without");
     assert!(more_memory < MEMORY, "{more_memory} KiB more");
     assert!(target.dropped("stranger") > 0 && target.dropped(ended_as) > 0);
     assert!(cluster.stop());
@@ -129,6 +136,7 @@ fn nobody_notices_how_many_strangers_come_with(more: &[&str], ended_as: &str) {
 
 #[test]
 fn nobody_notices_how_many_strangers_come() {
+    let _alone = MANY.lock().unwrap_or_else(PoisonError::into_inner);
     nobody_notices_how_many_strangers_come_with(&[], "malformed_frame");
     nobody_notices_how_many_strangers_come_with(&["--encrypt"], "not_encrypted");
 }
@@ -147,13 +155,13 @@ fn who_takes_no_answer_is_not_waited_for() {
     let head = Head { cluster: map.cluster, epoch: map.epoch, from };
     let mut txn = 0;
     wait_until("answers are dropped", || {
-        for _ in 0..2_000 {
+        for _ in 0..4_000 {
             txn += 1;
             let ping = Body::Control(encode_message(head, &Message::Ping { txn: TxnId(txn) }));
             slow.send(&Transmit { to: Destination::Node(NodeId(config.targets[0].id)), body: ping });
         }
         slow.ready(TOKEN, Readiness { writable: true, failed: false });
-        target.dropped("backlog") > 0
+        target.dropped("backlog") > 0 || target.dropped("connection_lost") > 0
     });
     work(&cluster, Duration::from_secs(2), &bytes);
     let more = target.memory().saturating_sub(memory);

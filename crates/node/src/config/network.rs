@@ -70,11 +70,12 @@ impl Network {
         }
     }
 
-    /// Keeps what a node cannot change while it runs. Whether that was to change.
+    /// Keeps how the nodes are connected, which no node changes while it runs. Whether that was to change.
     pub(crate) fn carry_on(&mut self, used: &Self) -> bool {
-        let (carrier, encrypt) = (self.carrier, self.encrypt);
-        (self.carrier, self.encrypt) = (used.carrier, used.encrypt);
-        (carrier, encrypt) != (used.carrier, used.encrypt)
+        let of = |network: &Self| (network.carrier, network.encrypt, network.lanes, network.workers, network.balance);
+        let changes = of(self) != of(used);
+        (self.carrier, self.encrypt, self.lanes, self.workers, self.balance) = of(used);
+        changes
     }
 
     /// Bytes of an IP packet of the node at `address`: as configured, or else what its interface carries. Over TCP, which cuts what

@@ -1,6 +1,7 @@
-//! Dual workers (the paper's section III B): each worker that reads has a companion, which verifies and hands on what has
-//! payload. Messages without any are handed on by who read them, unless something that came before them over their connection
-//! is still the companion's: order is kept, also when the connection moves.
+//! Dual workers (the paper's section III B): each worker that reads has a companion, which verifies and hands on what was
+//! read together with payload. Where one read brought no payload, the reader hands it on itself, unless something that came
+//! before over that connection is still the companion's: order is kept, also when the connection moves. Until then the
+//! connection stays with the companion that it has.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -24,13 +25,13 @@ pub struct Dual<D: Dispatch> {
 }
 
 #[derive(Debug)]
-struct Shared<D> {
+pub(super) struct Shared<D> {
     dispatch: Arc<D>,
     companions: Vec<Arrivals>,
     /// What companions have to do with each connection.
     connections: Mutex<BTreeMap<u32, Held>>,
     #[cfg(test)]
-    bug: Option<super::tests::Bug>,
+    pub(super) bug: Option<super::tests::Bug>,
 }
 
 #[derive(Debug, Default)]
@@ -48,30 +49,10 @@ impl<D: Dispatch> Dual<D> {
     /// # Errors
     /// There are no threads left.
     pub fn start(workers: usize, name: &str, dispatch: Arc<D>) -> std::io::Result<Self> {
-        let companions = (0..workers).map(|_| Arrivals::default()).collect();
-        let shared = Shared {
-            dispatch,
-            companions,
-            connections: Mutex::default(),
-            #[cfg(test)]
-            bug: None,
-        };
-        Self::run(shared, name)
+        Self::run(Shared::new(workers, dispatch), name)
     }
 
-    /// One that has a bug.
-    #[cfg(test)]
-    pub(super) fn with(
-        bug: Option<super::tests::Bug>,
-        workers: usize,
-        name: &str,
-        dispatch: Arc<D>,
-    ) -> std::io::Result<Self> {
-        let companions = (0..workers).map(|_| Arrivals::default()).collect();
-        Self::run(Shared { dispatch, companions, connections: Mutex::default(), bug }, name)
-    }
-
-    fn run(shared: Shared<D>, name: &str) -> std::io::Result<Self> {
+    pub(super) fn run(shared: Shared<D>, name: &str) -> std::io::Result<Self> {
         let mut dual = Self { shared: Arc::new(shared), threads: Vec::new() };
         for own in 0..dual.shared.companions.len() {
             let shared = Arc::clone(&dual.shared);
@@ -92,8 +73,28 @@ impl<D: Dispatch> Drop for Dual<D> {
     }
 }
 
+/// Whoever brings more to a companion that is no more does not wait for it.
+struct Closes<'a>(&'a Arrivals);
+
+impl Drop for Closes<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 impl<D: Dispatch> Shared<D> {
+    pub(super) fn new(workers: usize, dispatch: Arc<D>) -> Self {
+        Self {
+            dispatch,
+            companions: (0..workers).map(|_| Arrivals::default()).collect(),
+            connections: Mutex::default(),
+            #[cfg(test)]
+            bug: None,
+        }
+    }
+
     fn work(&self, own: usize) {
+        let _closes = Closes(&self.companions[own]);
         while let Some(mut arrival) = self.companions[own].wait() {
             let began = now();
             let Arrival { worker, connection, at, ref mut frames, end } = arrival;

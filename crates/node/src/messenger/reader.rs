@@ -15,6 +15,8 @@ pub(crate) const LONGEST: usize = 65_507;
 
 /// A frame of which not all is here gets memory of its own when it is as long as this.
 const LONG: usize = 8 << 10;
+/// But not before so much of it is here: who only says that it is long is given nothing.
+const EARNED: usize = 1 << 10;
 /// What is read at once with the rest of a long frame, which most often is the beginning of the next one. Memory that
 /// readers are lent is longer.
 const BEHIND: usize = 4 << 10;
@@ -129,7 +131,8 @@ impl Reader {
             }
             let lacks = LENGTH + length - self.begun.len();
             let next = came.split_off(..lacks.min(came.len())).unwrap_or_default();
-            if next.len() < lacks && length >= LONG {
+            let here = self.begun.len() + next.len();
+            if next.len() < lacks && length >= LONG && here >= EARNED {
                 let mut long = Vec::with_capacity(length);
                 long.extend_from_slice(&self.begun[LENGTH..]);
                 long.extend_from_slice(next);

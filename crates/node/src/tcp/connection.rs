@@ -73,6 +73,12 @@ pub(super) struct Connection {
     /// Frames that came before, and were no good.
     pub(super) strange: u32,
     is_connecting: bool,
+    /// Whether it may be used: it has connected, and both sides agree on how to encrypt.
+    is_open: bool,
+    /// Whether a message was sent over it, which proves to the other side who is there.
+    has_spoken: bool,
+    /// Whether the kernel took less than there was, when it was asked last.
+    is_choked: bool,
     /// Whether the poller reports room as well; none before it knows of the connection.
     watched: Option<bool>,
     error: Option<ErrorKind>,
@@ -127,7 +133,7 @@ impl Connection {
             Some(tls) => Stream::encrypted(socket, tls),
             None => Stream::plain(socket),
         });
-        Ok(Self {
+        let mut connection = Self {
             reader: Some(Reader::new(Arc::clone(&stream))),
             stream,
             to,
@@ -135,11 +141,16 @@ impl Connection {
             is_proven: false,
             strange: 0,
             is_connecting,
+            is_open: false,
+            has_spoken: false,
+            is_choked: false,
             watched: None,
             error: None,
             queue: SendQueue::new(backlog),
             begun: None,
-        })
+        };
+        connection.note_open();
+        Ok(connection)
     }
 
     /// Frames that wait.
@@ -147,12 +158,25 @@ impl Connection {
         self.queue.count() + usize::from(self.begun.is_some())
     }
 
-    /// Bytes that wait, of the one that was begun as well.
-    pub(super) fn waiting_bytes(&self) -> u64 {
+    /// Whether it takes no more just now.
+    pub(super) const fn is_choked(&self) -> bool {
+        self.is_choked
+    }
+
+    /// Bytes that wait before a message, or before payload. What may not be sent yet is behind all that may. A message goes
+    /// over one that has carried none, and payload does not: it would be a stranger's to the other side.
+    pub(super) fn waiting_bytes(&self, is_data: bool) -> u64 {
+        if !self.is_open || is_data && !self.has_spoken {
+            return u64::MAX;
+        }
         let begun = self.begun.as_ref().map_or(0, |(frame, sent)| frame.len() - sent);
-        // What may not be sent yet is behind all that may.
-        let until_there = if self.is_established() { 0 } else { u64::from(u32::MAX) };
-        self.queue.bytes() + begun as u64 + until_there
+        if self.has_spoken { self.queue.bytes() + begun as u64 } else { 0 }
+    }
+
+    /// Whether a worker reads it.
+    #[cfg(test)]
+    pub(super) const fn is_read_elsewhere(&self) -> bool {
+        self.reader.is_none()
     }
 
     /// Bytes of memory that it keeps, without what waits.
@@ -169,11 +193,16 @@ impl Connection {
     /// The socket takes what is sent: if it was about to connect it has.
     pub(super) fn connected(&mut self) {
         self.is_connecting = false;
+        self.note_open();
     }
 
     /// Whether somebody else may read it.
-    pub(super) fn is_established(&self) -> bool {
-        !self.is_connecting && !self.stream.is_handshaking()
+    pub(super) const fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    fn note_open(&mut self) {
+        self.is_open = self.is_open || !self.is_connecting && !self.stream.is_handshaking();
     }
 
     /// Whether it has not begun yet.
@@ -226,12 +255,15 @@ impl Connection {
 
     /// Has it wait for its turn, unless too much does.
     pub(super) fn push(&mut self, frame: Frame) -> bool {
+        self.has_spoken |= !frame.is_data();
         self.queue.push(frame)
     }
 
     /// Takes what has come ([`Reader::read`]); nothing where a worker does.
     pub(super) fn receive(&mut self, buffer: &mut [u8], frame: impl FnMut(Bytes)) -> Progress {
-        self.reader.as_mut().map_or(Progress::Waits, |reader| reader.read(buffer, frame))
+        let progress = self.reader.as_mut().map_or(Progress::Waits, |reader| reader.read(buffer, frame));
+        self.note_open();
+        progress
     }
 
     /// Hands the kernel what waits, as far as it takes it, and says what it took.
@@ -242,9 +274,11 @@ impl Connection {
         if self.stream.flush().is_err() {
             return Progress::Over;
         }
-        if self.stream.is_handshaking() {
+        self.note_open();
+        if !self.is_open {
             return Progress::Waits;
         }
+        self.is_choked = false;
         let mut taken: VecDeque<(Frame, usize)> = self.begun.take().into_iter().collect();
         loop {
             while taken.len() < SLICES / 3
@@ -262,6 +296,7 @@ impl Connection {
                 Ok(count) => count,
                 Err(error) => {
                     let waits = error.kind() == ErrorKind::WouldBlock;
+                    self.is_choked = waits;
                     self.put_back(taken);
                     return if waits { Progress::Waits } else { Progress::Over };
                 }

@@ -138,6 +138,8 @@ fn messages_and_payload_arrive_whole_in_both_directions_with(way: (u8, bool)) {
     // The initiator is in no map: it is reached over the connection that it made.
     until_heard(&mut target, &mut initiator, &message(&config, TARGET, INITIATOR, 8));
     assert_eq!((target.connections.len(), initiator.connections.len()), (1, 1));
+    let is_read_by_workers = |tcp: &Tcp| tcp.connections.values().all(Connection::is_read_elsewhere);
+    assert_eq!((is_read_by_workers(&target), is_read_by_workers(&initiator)), (way.0 > 0, way.0 > 0));
     // More than a socket takes at once.
     let payload: Bytes = (0..8 << 20_u32).map(|n| (n / 7) as u8).collect::<Vec<u8>>().into();
     let run = run_of(&config, &payload);
@@ -207,24 +209,37 @@ fn where_something_waits_there_are_more_connections_with(way: (u8, bool)) {
     assert_eq!(initiator.connections.len(), 1, "nothing waited yet");
     let payload: Bytes = (0..32 << 20_u32).map(|n| (n / 7) as u8).collect::<Vec<u8>>().into();
     let run = run_of(&config, &payload);
-    initiator.send(&Transmit { to: Destination::Node(TARGET), body: Body::Data(run.clone()) });
-    let (deadline, mut arrived) = (std::time::Instant::now() + PATIENCE, Vec::new());
-    while arrived.len() < datagrams(&run).count() {
-        assert!(std::time::Instant::now() < deadline, "{} arrived", arrived.len());
-        turn(&mut initiator);
-        arrived.extend(turn(&mut target).into_iter().filter(|frame| is_data(frame)));
-    }
-    assert_eq!(initiator.connections.len(), 3);
     let mut sent: Vec<Bytes> =
         datagrams(&run).map(|(header, payload)| [&header[..], &payload[..]].concat().into()).collect();
     sent.sort_unstable();
-    arrived.sort_unstable();
-    assert!(arrived == sent, "something came twice, or changed");
-    // Each of them is proven by what comes over it next, and leads back to who made it.
-    for txn in 2..5 {
-        until_heard(&mut initiator, &mut target, &message(&config, INITIATOR, TARGET, txn));
-        until_heard(&mut target, &mut initiator, &message(&config, TARGET, INITIATOR, txn));
+    // Each time that nothing more is taken there is one more, and a message over it, before payload.
+    let deadline = std::time::Instant::now() + PATIENCE;
+    let mut carried = 0;
+    while carried < 3 {
+        initiator.send(&Transmit { to: Destination::Node(TARGET), body: Body::Data(run.clone()) });
+        carried = initiator
+            .connections
+            .values()
+            .filter(|lane| lane.waiting_bytes(true) < u64::MAX && lane.waiting_bytes(true) > 0)
+            .count();
+        initiator.send(&message(&config, INITIATOR, TARGET, 2));
+        let mut arrived = Vec::new();
+        while arrived.len() < sent.len() {
+            assert!(
+                std::time::Instant::now() < deadline,
+                "{way:?}: {} arrived; {carried} carry payload",
+                arrived.len()
+            );
+            turn(&mut initiator);
+            arrived.extend(turn(&mut target).into_iter().filter(|frame| is_data(frame)));
+        }
+        arrived.sort_unstable();
+        assert!(arrived == sent, "something came twice, or changed");
     }
+    assert_eq!(initiator.connections.len(), 3);
+    // Each of them leads back to who made it.
+    until_heard(&mut initiator, &mut target, &message(&config, INITIATOR, TARGET, 3));
+    until_heard(&mut target, &mut initiator, &message(&config, TARGET, INITIATOR, 4));
     assert_eq!(target.routes[&INITIATOR].connections.len(), 3);
     let lost = target.routes[&INITIATOR].connections[0];
     target.close(lost);
@@ -256,6 +271,18 @@ fn a_connection_that_is_lost_is_made_again_by_who_has_something_to_say_with(way:
         until_heard(&mut initiator, &mut target, &message(&config, INITIATOR, TARGET, 2));
     }
     assert!(dropped(&initiator, "no_connection") > 0, "it was not refused while nobody listened");
+}
+
+#[test]
+fn who_is_at_the_address_of_another_is_not_reached_there_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), WAYS[0]);
+    let other = NodeId(12);
+    let mut target = Tcp::open(&config, config.targets[0].address, other).unwrap();
+    let mut initiator = Tcp::open(&config, (Ipv4Addr::LOCALHOST, 0).into(), INITIATOR).unwrap();
+    until_heard(&mut initiator, &mut target, &message(&config, INITIATOR, TARGET, 1));
+    until_heard(&mut target, &mut initiator, &message(&config, other, INITIATOR, 2));
+    assert!(!initiator.routes.contains_key(&other), "it was connected to another one");
 }
 
 #[test]

@@ -175,7 +175,11 @@ impl Visitor<'_> for Measure {
 
 impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(Measure { what: "a size, as in \"128KiB\"", parse: size::parse }).map(Self)
+        from.deserialize_any(Measure {
+            what: "a size with a unit (B, KiB, MiB, GiB), as in \"128KiB\"",
+            parse: size::parse,
+        })
+        .map(Self)
     }
 }
 
