@@ -107,8 +107,8 @@ impl MaintainArgs {
         let gateways = usize::from(self.gateways);
         let mut cluster = self.rack.start_as(Plan {
             spares: spares.into(),
-            // Three times what is stored: clients put more meanwhile, and what moves is there twice for a while.
-            capacity: format!("{}MiB", (3 * self.fill).max(512)),
+            // Eight times what is stored: clients put as much again and more meanwhile, and what moves is there twice for a while.
+            capacity: format!("{}MiB", (8 * self.fill).max(512)),
             out_after_seconds: self.out_after,
             ..self.rack.plan(gateways)?
         })?;
