@@ -297,11 +297,10 @@ impl ClusterConfig {
                 return refuse(format!("{name} = {value}: choose {least} to {most}"));
             }
         }
-        if self.network.workers > 0 && self.network.carrier == CarrierChoice::Udp {
-            return refuse("workers read TCP connections: write carrier = \"tcp\", or workers = 0".to_owned());
-        }
-        if self.network.lanes > 1 && self.network.carrier == CarrierChoice::Udp {
-            return refuse("lanes are TCP connections: write carrier = \"tcp\", or lanes = 1".to_owned());
+        for (name, value, usual) in [("workers", self.network.workers, 0), ("lanes", self.network.lanes, 1)] {
+            if value > usual && self.network.carrier == CarrierChoice::Udp {
+                return refuse(format!("{name} are for TCP connections: write carrier = \"tcp\", or {name} = {usual}"));
+            }
         }
         let checked = self.check_addresses().and_then(|()| self.check_places());
         checked.and_then(|()| self.check_switches()).or_else(refuse)

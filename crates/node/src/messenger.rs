@@ -19,13 +19,14 @@ use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use protocol::messenger::{ConnectionId, Done, Move, Policy, Pool};
-use protocol::time::{Instant, Span};
+use protocol::time::Span;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::carrier::{Poller, RESERVED};
 use crate::clock::now;
 
-pub(crate) use arrivals::{Arrival, Arrivals};
+pub use arrivals::Arrival;
+pub(crate) use arrivals::Arrivals;
 pub use dual::Dual;
 pub use in_order::InOrder;
 pub(crate) use reader::{LENGTH, LONGEST};
@@ -40,16 +41,8 @@ const READ: usize = 256 << 10;
 
 /// Takes what workers have read, in their threads.
 pub trait Dispatch: Send + Sync + 'static {
-    /// A worker brings frames that came over a connection, after those that came before; it read them at this moment. With
-    /// `end` the connection is over.
-    fn came(
-        &self,
-        worker: usize,
-        connection: u32,
-        at: Instant,
-        frames: &mut Vec<Bytes>,
-        end: Option<Progress>,
-    ) -> Spent;
+    /// A worker brings what came over a connection, after what came before.
+    fn came(&self, arrival: Arrival) -> Spent;
 }
 
 /// What is to be known of the time that handing on took: the worker was at work for all of it that it did not wait.
@@ -179,7 +172,7 @@ impl<D: Dispatch> Shared<D> {
 
     fn work(&self, own: usize) {
         let desk = &self.desks[own];
-        let (mut served, mut frames) = (BTreeMap::new(), Vec::new());
+        let mut served = BTreeMap::new();
         let (mut buffer, mut events) = (vec![0; READ], Vec::with_capacity(EVENTS));
         while !self.stops.load(Ordering::Acquire) {
             if let Err(error) = desk.poller.wait(&mut events) {
@@ -192,7 +185,7 @@ impl<D: Dispatch> Shared<D> {
                     self.obey(own, &mut served);
                 } else if let Some(reader) = served.get_mut(&(event.data.u64() as u32)) {
                     let connection = event.data.u64() as u32;
-                    if !self.serve(own, connection, reader, &mut buffer, &mut frames)
+                    if !self.serve(own, connection, reader, &mut buffer)
                         && let Some(reader) = served.remove(&connection)
                     {
                         desk.poller.forget(&reader);
@@ -203,27 +196,19 @@ impl<D: Dispatch> Shared<D> {
     }
 
     /// Reads once from a connection. Whether it goes on.
-    fn serve(
-        &self,
-        own: usize,
-        connection: u32,
-        reader: &mut Reader,
-        buffer: &mut [u8],
-        frames: &mut Vec<Bytes>,
-    ) -> bool {
+    fn serve(&self, own: usize, connection: u32, reader: &mut Reader, buffer: &mut [u8]) -> bool {
         let began = now();
-        let mut bytes = 0;
+        let (mut bytes, mut frames) = (0, Vec::new());
         let progress = reader.read(buffer, |frame: Bytes| {
             bytes += frame.len() as u64;
             frames.push(frame);
         });
         let end = Some(progress).filter(|progress| progress.is_end());
         #[cfg(test)]
-        tests::hand_on_later(self, own, connection, frames);
+        tests::hand_on_later(self, own, connection, &mut frames);
         let mut spent = Spent::default();
         if !frames.is_empty() || end.is_some() {
-            spent = self.dispatch.came(own, connection, began, frames, end);
-            frames.clear();
+            spent = self.dispatch.came(Arrival { worker: own, connection, at: began, frames, end });
         }
         let ended = now();
         let mut pool = lock(&self.pool);
@@ -284,7 +269,8 @@ impl<D: Dispatch> Shared<D> {
                 Ok(()) => drop(served.insert(connection, reader)),
                 Err(_) => {
                     lock(&self.pool).close(id(connection));
-                    let _ = self.dispatch.came(own, connection, now(), &mut Vec::new(), Some(Progress::Over));
+                    let end = Some(Progress::Over);
+                    let _ = self.dispatch.came(Arrival { worker: own, connection, at: now(), frames: Vec::new(), end });
                 }
             },
             Some(worker) => self.order(worker, Order::Serve(connection, reader)),

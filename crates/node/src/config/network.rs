@@ -26,7 +26,8 @@ pub struct Network {
     /// What carries messages and payload: `udp`, or `tcp` where the network does not want that. A cluster has one of them.
     #[serde(default, skip_serializing_if = "CarrierChoice::is_usual")]
     pub carrier: CarrierChoice,
-    /// Over TCP: how many connections there may be to another node. One more is made when something waits on all.
+    /// Over TCP: how many connections there may be to another node, in each direction. One more is made
+    /// where none of them takes what is there.
     #[serde(skip_serializing_if = "is_one")]
     pub lanes: u8,
     /// Over TCP: how many threads read connections beside the node's loop; 0 when that reads them itself.

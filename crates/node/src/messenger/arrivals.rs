@@ -15,12 +15,17 @@ const EACH: usize = 128;
 
 /// What came over a connection, or that it is over.
 #[derive(Debug)]
-pub(crate) struct Arrival {
-    pub(crate) worker: usize,
-    pub(crate) connection: u32,
-    pub(crate) at: Instant,
-    pub(crate) frames: Vec<Bytes>,
-    pub(crate) end: Option<Progress>,
+pub struct Arrival {
+    /// Who read it.
+    pub worker: usize,
+    /// Over which connection it came.
+    pub connection: u32,
+    /// When it was read.
+    pub at: Instant,
+    /// The frames, in order.
+    pub frames: Vec<Bytes>,
+    /// How the connection ended, if it did.
+    pub end: Option<Progress>,
 }
 
 impl Arrival {

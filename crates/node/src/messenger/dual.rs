@@ -7,11 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use bytes::Bytes;
-use protocol::time::{Instant, Span};
+use protocol::time::Span;
 
 use super::arrivals::{Arrival, Arrivals};
-use super::{Dispatch, Progress, Spent, lock};
+use super::{Dispatch, Spent, lock};
 use crate::clock::now;
 
 /// What is longer has payload.
@@ -95,13 +94,13 @@ impl<D: Dispatch> Shared<D> {
 
     fn work(&self, own: usize) {
         let _closes = Closes(&self.companions[own]);
-        while let Some(mut arrival) = self.companions[own].wait() {
+        while let Some(arrival) = self.companions[own].wait() {
             let began = now();
-            let Arrival { worker, connection, at, ref mut frames, end } = arrival;
-            let spent = self.dispatch.came(worker, connection, at, frames, end);
+            let (connection, is_over) = (arrival.connection, arrival.end.is_some());
+            let spent = self.dispatch.came(arrival);
             let busy = now().since(began).less(spent.waited);
             let mut connections = lock(&self.connections);
-            if end.is_some() {
+            if is_over {
                 connections.remove(&connection);
             } else if let Some(held) = connections.get_mut(&connection) {
                 held.waiting -= 1;
@@ -111,13 +110,14 @@ impl<D: Dispatch> Shared<D> {
     }
 
     /// The companion that is to hand this on, if the worker does not itself; and how long one was busy with what came before.
-    fn companion(&self, worker: usize, connection: u32, frames: &[Bytes]) -> (Option<usize>, Span) {
+    fn companion(&self, arrival: &Arrival) -> (Option<usize>, Span) {
+        let Arrival { worker, connection, frames, .. } = arrival;
         let has_payload = frames.iter().any(|frame| frame.len() > MESSAGE);
         let mut connections = lock(&self.connections);
-        if !has_payload && !connections.contains_key(&connection) {
+        if !has_payload && !connections.contains_key(connection) {
             return (None, Span::ZERO);
         }
-        let held = connections.entry(connection).or_default();
+        let held = connections.entry(*connection).or_default();
         let spent = core::mem::take(&mut held.spent);
         let is_behind = held.waiting > 0;
         #[cfg(test)]
@@ -125,11 +125,11 @@ impl<D: Dispatch> Shared<D> {
         if !is_behind {
             if !has_payload {
                 if held.waiting == 0 {
-                    connections.remove(&connection);
+                    connections.remove(connection);
                 }
                 return (None, spent);
             }
-            held.companion = worker;
+            held.companion = *worker;
         }
         held.waiting += 1;
         (Some(held.companion), spent)
@@ -137,24 +137,15 @@ impl<D: Dispatch> Shared<D> {
 }
 
 impl<D: Dispatch> Dispatch for Dual<D> {
-    fn came(
-        &self,
-        worker: usize,
-        connection: u32,
-        at: Instant,
-        frames: &mut Vec<Bytes>,
-        end: Option<Progress>,
-    ) -> Spent {
+    fn came(&self, arrival: Arrival) -> Spent {
         let shared = &*self.shared;
         if shared.companions.is_empty() {
-            return shared.dispatch.came(worker, connection, at, frames, end);
+            return shared.dispatch.came(arrival);
         }
-        let (companion, beside) = shared.companion(worker, connection, frames);
+        let (companion, beside) = shared.companion(&arrival);
         let Some(companion) = companion else {
-            let spent = shared.dispatch.came(worker, connection, at, frames, end);
-            return Spent { beside, ..spent };
+            return Spent { beside, ..shared.dispatch.came(arrival) };
         };
-        let arrival = Arrival { worker, connection, at, frames: core::mem::take(frames), end };
         Spent { waited: shared.companions[companion].put(arrival, || {}), beside }
     }
 }

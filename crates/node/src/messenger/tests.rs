@@ -48,8 +48,9 @@ pub(super) fn given_away(bug: Option<Bug>, mut reader: Reader) -> Option<Reader>
 
 pub(super) fn hand_on_later<D: Dispatch>(shared: &Shared<D>, own: usize, connection: u32, frames: &mut Vec<Bytes>) {
     if shared.bug == Some(Bug::HandOnLate) && !frames.is_empty() {
-        let (dispatch, mut frames) = (Arc::clone(&shared.dispatch), core::mem::take(frames));
-        std::thread::spawn(move || dispatch.came(own, connection, now(), &mut frames, None));
+        let (dispatch, frames) = (Arc::clone(&shared.dispatch), core::mem::take(frames));
+        let arrival = Arrival { worker: own, connection, at: now(), frames, end: None };
+        std::thread::spawn(move || dispatch.came(arrival));
     }
 }
 
@@ -82,10 +83,10 @@ impl Came {
 }
 
 impl Dispatch for Came {
-    fn came(&self, _: usize, connection: u32, _: Instant, frames: &mut Vec<Bytes>, _: Option<Progress>) -> Spent {
+    fn came(&self, arrival: Arrival) -> Spent {
+        let Arrival { connection, frames, .. } = arrival;
         let connection = connection as usize;
-        let numbers: Vec<u64> =
-            frames.drain(..).map(|frame| u64::from_le_bytes(*frame.first_chunk().unwrap())).collect();
+        let numbers: Vec<u64> = frames.iter().map(|frame| u64::from_le_bytes(*frame.first_chunk().unwrap())).collect();
         lock(&self.lanes)[connection].extend(&numbers);
         let (in_order, handed) = &self.clients[connection / LANES];
         if self.bug == Some(Bug::Unordered) {

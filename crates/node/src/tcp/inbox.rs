@@ -2,11 +2,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use bytes::Bytes;
-use protocol::time::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::messenger::{Arrival, Arrivals, Dispatch, Progress, Spent};
+use crate::messenger::{Arrival, Arrivals, Dispatch, Spent};
 
 /// What the loop takes at once, before it looks at anything else.
 const TAKEN: usize = 512 << 10;
@@ -38,15 +36,7 @@ impl Inbox {
 }
 
 impl Dispatch for Inbox {
-    fn came(
-        &self,
-        worker: usize,
-        connection: u32,
-        at: Instant,
-        frames: &mut Vec<Bytes>,
-        end: Option<Progress>,
-    ) -> Spent {
-        let arrival = Arrival { worker, connection, at, frames: core::mem::take(frames), end };
+    fn came(&self, arrival: Arrival) -> Spent {
         let waited = self.arrivals.put(arrival, || {
             let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
         });

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use anyhow::{Context, ensure};
-use bytes::Bytes;
-use node::messenger::{Dispatch, Dual, InOrder, Progress, Reader, Spent, Stream, Workers};
-use protocol::time::Instant;
+use node::messenger::{Arrival, Dispatch, Dual, InOrder, Reader, Spent, Stream, Workers};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 use socket2::Socket;
@@ -203,14 +201,15 @@ impl Answers {
 }
 
 impl Dispatch for Answers {
-    fn came(&self, worker: usize, connection: u32, _: Instant, frames: &mut Vec<Bytes>, _: Option<Progress>) -> Spent {
+    fn came(&self, arrival: Arrival) -> Spent {
+        let Arrival { worker, connection, frames, .. } = arrival;
         let connection = connection as usize;
         let before = self.worker[connection].swap(worker, Ordering::Relaxed);
         if before != worker && before != usize::MAX {
             self.moves.fetch_add(1, Ordering::Relaxed);
         }
         let (mut bytes, mut messages) = (0, Vec::new());
-        for frame in frames.drain(..) {
+        for frame in frames {
             bytes += frame.len();
             match Self::check(&frame) {
                 Some(message) => messages.extend(message),
