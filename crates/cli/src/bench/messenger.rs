@@ -47,8 +47,9 @@ struct Case {
 }
 
 /// How it is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 struct Variant {
+    #[serde(serialize_with = "in_words")]
     policy: Policy,
     /// Whether each worker has a companion.
     dual: bool,
@@ -104,13 +105,8 @@ struct Measured {
 /// A row of the result: a case by a variant.
 #[derive(Debug, Serialize)]
 struct Row {
-    #[serde(serialize_with = "in_words")]
-    policy: Policy,
-    /// Whether each worker had a companion, how many connections each client had, and whether what came over them was handed on in
-    /// the order of sending.
-    dual: bool,
-    lanes: usize,
-    ordered: bool,
+    #[serde(flatten)]
+    variant: Variant,
     size: u64,
     direction: Direction,
     skew: Skew,
@@ -137,12 +133,6 @@ struct Row {
     moves_per_s: f64,
 }
 
-impl Row {
-    const fn variant(&self) -> Variant {
-        Variant { policy: self.policy, dual: self.dual, lanes: self.lanes, ordered: self.ordered }
-    }
-}
-
 fn in_words<S: serde::Serializer>(policy: &Policy, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(policy)
 }
@@ -153,6 +143,13 @@ struct Cell {
     case: Case,
     variant: Variant,
     rounds: Vec<Measured>,
+}
+
+impl Cell {
+    /// Of all rounds.
+    fn mean(&self, of: &dyn Fn(&Measured) -> f64) -> f64 {
+        self.rounds.iter().map(of).sum::<f64>() / self.rounds.len() as f64
+    }
 }
 
 /// Runs `reservoir bench --messenger`.
@@ -172,8 +169,8 @@ pub(super) fn run(args: &BenchArgs, stop: &Arc<AtomicBool>) -> anyhow::Result<()
     );
     let directory = report::directory(own)?;
     let lanes = args.lanes.map_or(2, usize::from);
-    let with = |switches: &Switches| own.policies.iter().map(|policy| Variant::of(*policy, *switches, lanes)).collect();
-    let variants: Vec<Variant> = own.with.iter().flat_map(|switches| -> Vec<Variant> { with(switches) }).collect();
+    let with = |switches: Switches| own.policies.iter().map(move |policy| Variant::of(*policy, switches, lanes));
+    let variants: Vec<Variant> = own.with.iter().flat_map(|switches| with(*switches)).collect();
     let mut cells = Vec::new();
     for size in sizes {
         for direction in [Direction::Write, Direction::Read] {
@@ -257,7 +254,7 @@ fn process_cpu() -> f64 {
 
 fn row(cell: &Cell, cells: &[Cell], shape: &Shape) -> Row {
     let Shape { workers, connections, dispatch } = *shape;
-    let mean = |of: &dyn Fn(&Measured) -> f64| cell.rounds.iter().map(of).sum::<f64>() / cell.rounds.len() as f64;
+    let mean = |of: &dyn Fn(&Measured) -> f64| cell.mean(of);
     let original = cells.iter().find(|other| other.case == cell.case && other.variant == Variant::ORIGINAL);
     let ratios: Option<Vec<f64>> = original.map(|original| {
         cell.rounds.iter().zip(&original.rounds).map(|(ours, theirs)| ours.per_second / theirs.per_second).collect()
@@ -266,9 +263,8 @@ fn row(cell: &Cell, cells: &[Cell], shape: &Shape) -> Row {
         |ratios: &Vec<f64>| (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp();
     let (server, client) = (mean(&|m| m.server_us), mean(&|m| m.client_us));
     let plain = original.unwrap_or(cell);
-    let of_plain = |of: &dyn Fn(&Measured) -> f64| plain.rounds.iter().map(of).sum::<f64>() / plain.rounds.len() as f64;
-    let before = (of_plain(&|m| m.server_us), of_plain(&|m| m.client_us));
-    let Variant { policy, dual, lanes, ordered } = cell.variant;
+    let before = (plain.mean(&|m| m.server_us), plain.mean(&|m| m.client_us));
+    let Variant { dual, lanes, .. } = cell.variant;
     let threads = if dual { 2 } else { 1 };
     // By the threads that are at it, the cores, and the one thread of the clients.
     let most = |busy: usize, (server, client): (f64, f64)| {
@@ -282,10 +278,7 @@ fn row(cell: &Cell, cells: &[Cell], shape: &Shape) -> Row {
     });
     let bound = bounds.sum::<f64>() / cell.rounds.len() as f64;
     Row {
-        policy,
-        dual,
-        lanes,
-        ordered,
+        variant: cell.variant,
         size: cell.case.size,
         direction: cell.case.direction,
         skew: cell.case.skew,

@@ -93,7 +93,7 @@ fn of_row(row: &Row) -> Vec<String> {
         units::size(row.size),
         said(row.direction).to_owned(),
         row.skew.name().to_owned(),
-        row.variant().name(),
+        row.variant.name(),
         format!("{:.0}", row.messages_per_s),
         format!("{:.0}", row.mb_per_s),
         format!("{:.2}", row.p50_ms),
@@ -119,7 +119,7 @@ fn by_variant(
     let mut names: Vec<String> = Vec::new();
     let mut groups: Vec<Group> = Vec::new();
     for row in rows {
-        let (variant, name) = (row.variant().name(), format!("{} {}", units::size(row.size), row.skew.name()));
+        let (variant, name) = (row.variant.name(), format!("{} {}", units::size(row.size), row.skew.name()));
         if !names.contains(&variant) {
             names.push(variant);
         }
