@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::calendar::{Calendar, Window};
+use crate::estimate::PromiseError;
 use crate::flat_map::FlatMap;
 use crate::goal::Goal;
 use crate::id::{NodeId, TxnId};
@@ -25,11 +26,18 @@ pub(crate) struct Offer {
     pub(crate) rank: usize,
     /// How far beyond its end it may be used.
     pub(crate) slack: Span,
+    /// By how much such offers differ that come to the same, if [all targets are idle](doubt_idle).
+    pub(crate) doubt: Option<Span>,
     /// For how many bytes of the next part it is, if the copy comes in parts.
     pub(crate) part: Option<u32>,
 }
 
 impl Offer {
+    /// How long it takes from the beginning of the transfer until the copy is durable.
+    pub(crate) fn takes(&self) -> Span {
+        self.done.since(self.start)
+    }
+
     /// When the copy should be durable if the transfer begins at `at`.
     pub(crate) fn finish(&self, at: Instant) -> Instant {
         self.done + at.since(self.start)
@@ -42,11 +50,31 @@ impl Offer {
     }
 }
 
+/// The offer that takes the shortest time from its window to the disk.
+fn quickest(offers: &Offers) -> Option<&Offer> {
+    offers.values().min_by_key(|offer| offer.takes())
+}
+
 /// What differs by less than this is durable at about the same time: an eighth of what the quickest takes from its window
-/// to the disk. Not of the wait for windows as well, or much would be late under load.
+/// to the disk. Not of the wait for windows as well, or much would be late under load. More where that is in doubt.
 fn tolerance(offers: &Offers) -> Span {
-    let quickest = offers.values().map(|o| o.done.since(o.start)).min().unwrap_or(Span::ZERO);
-    quickest.div(8).max(Span::from_nanos(1))
+    let least = |offer: &Offer| offer.takes().div(8).max(offer.doubt.unwrap_or(Span::ZERO));
+    quickest(offers).map_or(Span::ZERO, least).max(Span::from_nanos(1))
+}
+
+/// Doubts what targets say of themselves when all that were asked seem to be idle: their windows begin at about the same
+/// time, and none takes more than twice as long as the quickest. What they differ by then is not what they have to do,
+/// but how their last copies went, and those that went well would get all that come.
+pub(crate) fn doubt_idle(offers: &mut Offers, error: PromiseError) {
+    let Some(quickest) = quickest(offers).copied() else { return };
+    let first = offers.values().map(|offer| offer.start).min().unwrap_or(quickest.start);
+    let begin = quickest.takes().div(8).max(quickest.slack);
+    let is_idle = |offer: &Offer| {
+        offer.start.since(first) <= begin && offer.takes() <= quickest.takes().times(2) && offer.part.is_none()
+    };
+    if offers.values().all(is_idle) {
+        offers.values_mut().for_each(|offer| offer.doubt = Some(error.between_two(offer.takes())));
+    }
 }
 
 /// Puts what is durable at about the same time as the soonest on one level: among those on a level the chunk's hash decides,
@@ -147,12 +175,16 @@ fn common(offers: &Offers, used_domains: &[u16], need: usize, now: Instant, upli
     }
     let most = found.iter().map(|(_, count, ..)| *count).max()?;
     let with_most = || found.iter().filter(|(_, count, ..)| *count == most);
-    let soonest = with_most().map(|(_, _, last, _)| *last).min()?;
+    let (soonest, begins) = with_most().map(|(start, _, last, _)| (*last, *start)).min()?;
     // Bids come one after the other, and the windows of the last begin a little later, by what bids differ by. Among
     // sub-windows that end at nearly the same time the hash decides, or the targets that answer first would always be
-    // chosen.
+    // chosen. When these are in doubt, among all that begin at nearly the same time.
     let differ = offers.values().map(|offer| offer.slack).min().unwrap_or(Span::ZERO).min(common.tolerance);
-    let about_soonest = with_most().filter(|(_, _, last, _)| last.since(soonest) <= differ);
+    let doubt = quickest(offers).and_then(|offer| offer.doubt).unwrap_or(Span::ZERO);
+    let is_about_soonest = |(start, _, last, _): &&(Instant, usize, Instant, usize)| {
+        last.since(soonest) <= differ.max(doubt) && start.since(begins) <= differ
+    };
+    let about_soonest = with_most().filter(is_about_soonest);
     let start = about_soonest.min_by_key(|(start, _, _, ranks)| (*ranks, *start)).map(|(start, ..)| *start)?;
     let (_, rate, length) = common.evaluate(start)?;
     Some(Choice { start, targets: common.best, length, rate })
@@ -253,6 +285,7 @@ mod tests {
             rank: 0,
             part: None,
             slack: Span::ZERO,
+            doubt: None,
         }
     }
 
@@ -280,6 +313,30 @@ mod tests {
         let choices = consecutive(&bids, &[], 3, Instant::ZERO, &Calendar::default());
         let targets: Vec<NodeId> = choices.into_iter().flat_map(|c| c.targets).collect();
         assert_eq!(targets, [NodeId(1), NodeId(2), NodeId(0)]);
+    }
+
+    #[test]
+    fn what_idle_targets_differ_by_is_doubted_as_far_as_promises_were_wrong() {
+        let list = [offer(0, 500, 1_000, 0), offer(0, 500, 1_300, 1), offer(0, 500, 1_900, 2)];
+        let error = |part: u64| {
+            let mut error = PromiseError::default();
+            (0..200).for_each(|_| error.sample(Span::from_nanos(1_000), Span::from_nanos(1_000 + part)));
+            error
+        };
+        let chosen = |list: &[Offer], part| {
+            let mut bids = offers(list);
+            bids.values_mut().for_each(|offer| offer.rank = 9 - usize::from(offer.domain));
+            doubt_idle(&mut bids, error(part));
+            let together = common(&bids, &[], 1, Instant::ZERO, &Calendar::default()).expect("one fits").targets[0].0;
+            let alone = &consecutive(&bids, &[], 1, Instant::ZERO, &Calendar::default())[0];
+            (together, alone.targets[0].0)
+        };
+        assert_eq!(chosen(&list, 0), (0, 0), "promises come true");
+        assert_eq!(chosen(&list, 200), (1, 1), "by two fifths of what the quickest takes they may differ");
+        assert_eq!(chosen(&list, 900), (2, 2));
+        let busy = |other: Offer| [list[0], list[1], other];
+        assert_eq!(chosen(&busy(offer(0, 500, 2_100, 2)), 900), (0, 0), "one has much to do");
+        assert_eq!(chosen(&busy(offer(300, 800, 1_900, 2)), 900), (0, 0), "the port of one is busy");
     }
 
     #[test]

@@ -340,6 +340,29 @@ impl AcceptRate {
     }
 }
 
+/// How far off promises are, as a part of the time that was promised: a moving average, all of it at most.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PromiseError(u64);
+
+impl PromiseError {
+    const WHOLE: u64 = 1 << 16;
+
+    /// Takes one more promise into account, by a sixteenth: of what took `took`.
+    pub fn sample(&mut self, promised: Span, took: Span) {
+        let (promised, took) = (promised.as_nanos().max(1), took.as_nanos());
+        let off = promised.abs_diff(took).min(promised);
+        let part = u128::from(off) * u128::from(Self::WHOLE) / u128::from(promised);
+        self.0 = self.0 - self.0 / 16 + part as u64 / 16;
+    }
+
+    /// By how much two promises of `promised` may differ that come to the same: each may be wrong.
+    #[must_use]
+    pub fn between_two(self, promised: Span) -> Span {
+        let part = (2 * self.0).min(Self::WHOLE);
+        Span::from_nanos((u128::from(promised.as_nanos()) * u128::from(part) / u128::from(Self::WHOLE)) as u64)
+    }
+}
+
 impl Default for AcceptRate {
     fn default() -> Self {
         Self(Self::WHOLE / 3)
@@ -405,6 +428,20 @@ mod tests {
         assert_eq!(seen.patience(1, late), late.div(5));
         (0..100).for_each(|_| seen.sample(Span::from_millis(30)));
         assert!(seen.patience(0, late) >= Span::from_millis(30), "{:?}", seen.patience(0, late));
+    }
+
+    #[test]
+    fn promises_differ_by_what_they_are_wrong_by() {
+        let (mut error, promised) = (PromiseError::default(), Span::from_millis(8));
+        assert_eq!(error.between_two(promised), Span::ZERO);
+        (0..200).for_each(|n| error.sample(promised, Span::from_millis(if n % 2 == 0 { 7 } else { 9 })));
+        let differ = error.between_two(promised);
+        assert!(differ > Span::from_micros(1_900) && differ <= Span::from_millis(2), "{differ:?}");
+        (0..200).for_each(|_| error.sample(promised, Span::from_secs(100)));
+        assert!(error.between_two(promised) > Span::from_micros(7_900), "never more than was promised");
+        assert!(error.between_two(promised) <= promised);
+        (0..200).for_each(|_| error.sample(promised, promised));
+        assert!(error.between_two(promised) < Span::from_micros(10));
     }
 
     /// A write that takes 100 us, and 20 that come meanwhile, which the disk takes in two groups of ten.

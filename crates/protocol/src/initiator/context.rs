@@ -13,7 +13,7 @@ use super::silence::{Missed, Pings};
 
 use crate::calendar::{Calendar, least};
 use crate::config::Config;
-use crate::estimate::LatencyEstimate;
+use crate::estimate::{LatencyEstimate, PromiseError};
 use crate::goal::Goal;
 use crate::id::{ChunkId, GroupId, NodeId, OpId, TxnId};
 use crate::limits;
@@ -55,6 +55,8 @@ pub(super) struct Context {
     pub(super) grants: LatencyEstimate,
     /// From the promised beginning of a get's payload to its arrival.
     pub(super) lateness: LatencyEstimate,
+    /// How far copies are from when idle targets promised to have them.
+    pub(super) promises: PromiseError,
     pub(super) multicast: Multicast,
     pub(super) memory: Memory,
     /// How long the windows of the next put may keep it waiting (if choosy).

@@ -34,7 +34,7 @@ use query::OpenQuery;
 
 use crate::calendar::Calendar;
 use crate::config::Config;
-use crate::estimate::LatencyEstimate;
+use crate::estimate::{LatencyEstimate, PromiseError};
 use crate::flat_map::FlatMap;
 use crate::id::{ChunkId, GroupId, NodeId, TxnId};
 use crate::limits;
@@ -115,6 +115,7 @@ impl Initiator {
             choices: LatencyEstimate::default(),
             grants: LatencyEstimate::default(),
             lateness: LatencyEstimate::default(),
+            promises: PromiseError::default(),
             multicast: Multicast::new(true),
             memory: Memory::default(),
             max_bid_wait: Span::ZERO,

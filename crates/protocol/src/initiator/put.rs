@@ -182,6 +182,8 @@ enum Phase {
 struct Waiting {
     /// What is sent to it.
     piece: Piece,
+    /// When it was to begin and to be durable, if nothing else was to be in its way.
+    promised: Option<(Instant, Instant)>,
     due: Instant,
     probes: u8,
     rate: u64,

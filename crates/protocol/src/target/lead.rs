@@ -323,7 +323,8 @@ impl Target {
             let done = view.durable(start + transfer, size);
             let rate = u64::from(view.rate);
             let slack = Span::ZERO;
-            offers.insert(*id, Offer { start, end, transfer, done, rate, domain, rank, slack, part: None });
+            offers
+                .insert(*id, Offer { start, end, transfer, done, rate, domain, rank, slack, doubt: None, part: None });
         }
         let mut uplink = Calendar::default();
         let (asked, txn) = (self.arrived, request.txn);

@@ -1,7 +1,7 @@
 //! The bids for a put, and the choice among them.
 
 use super::{Phase, Put};
-use crate::choose::{Choice, Offer, Offers, windows};
+use crate::choose::{Choice, Offer, Offers, doubt_idle, windows};
 use crate::initiator::{Context, NodeId, Span, Step};
 use crate::limits;
 use crate::machine::IgnoredReason;
@@ -54,6 +54,7 @@ impl Put {
                         domain,
                         rank: self.ranked.iter().position(|n| *n == from).unwrap_or(usize::MAX),
                         slack: context.slack(),
+                        doubt: None,
                         part: matches!(bid.answer, Answer::Part(_)).then_some(offered.size),
                     };
                     self.offers.insert(from, offer);
@@ -156,6 +157,7 @@ impl Put {
             self.ask(context);
             return Step::Continue;
         }
+        doubt_idle(&mut self.offers, context.promises);
         let mut choices = self.pick_aggregated(context).unwrap_or_else(|| self.pick(context));
         if self.certain.is_some() {
             choices.truncate(1);

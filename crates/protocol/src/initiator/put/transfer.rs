@@ -27,9 +27,11 @@ impl Put {
                 context.uplink.insert_free(Window { start: choice.start, end, txn: self.txn });
             }
             for target in &choice.targets {
-                let done = self.offers.get(target).map_or(choice.start, |o| o.done + choice.start.since(o.start));
+                let offer = self.offers.get(target);
+                let done = offer.map_or(choice.start, |offer| offer.finish(choice.start));
+                let promised = offer.filter(|offer| offer.doubt.is_some()).map(|_| (choice.start, done));
                 let due = done.max(choice.start + choice.length) + context.config.late.times(2);
-                waiting.insert(*target, Waiting { piece, due, probes: 0, rate: choice.rate, resends: 0 });
+                waiting.insert(*target, Waiting { piece, promised, due, probes: 0, rate: choice.rate, resends: 0 });
             }
             if nth >= own {
                 continue;
@@ -78,8 +80,10 @@ impl Put {
         if let Some(piece) = ack.durable() {
             self.hold(context, from, piece);
             self.arrived(context);
-            if let Phase::Transferring { waiting, .. } = &mut self.phase {
-                waiting.remove(&from);
+            if let Phase::Transferring { waiting, .. } = &mut self.phase
+                && let Some((start, done)) = waiting.remove(&from).and_then(|waiting| waiting.promised)
+            {
+                context.promises.sample(done.since(start), context.now.since(start));
             }
             if self.finish_if_enough(context) == Step::Over {
                 return Step::Over;
