@@ -26,8 +26,6 @@ pub(crate) struct Offer {
     pub(crate) rank: usize,
     /// How far beyond its end it may be used.
     pub(crate) slack: Span,
-    /// By how much such offers differ that come to the same, if [all targets are idle](doubt_idle).
-    pub(crate) doubt: Option<Span>,
     /// For how many bytes of the next part it is, if the copy comes in parts.
     pub(crate) part: Option<u32>,
 }
@@ -56,25 +54,25 @@ fn quickest(offers: &Offers) -> Option<&Offer> {
 }
 
 /// What differs by less than this is durable at about the same time: an eighth of what the quickest takes from its window
-/// to the disk. Not of the wait for windows as well, or much would be late under load. More where that is in doubt.
-fn tolerance(offers: &Offers) -> Span {
-    let least = |offer: &Offer| offer.takes().div(8).max(offer.doubt.unwrap_or(Span::ZERO));
-    quickest(offers).map_or(Span::ZERO, least).max(Span::from_nanos(1))
+/// to the disk. Not of the wait for windows as well, or much would be late under load. More where bids are in `doubt`.
+fn tolerance(offers: &Offers, doubt: Option<Span>) -> Span {
+    let eighth = quickest(offers).map_or(Span::ZERO, |offer| offer.takes().div(8));
+    eighth.max(doubt.unwrap_or(Span::ZERO)).max(Span::from_nanos(1))
 }
 
-/// Doubts what targets say of themselves when all that were asked seem to be idle: their windows begin at about the same
-/// time, and none takes more than twice as long as the quickest. What they differ by then is not what they have to do,
-/// but how their last copies went, and those that went well would get all that come.
-pub(crate) fn doubt_idle(offers: &mut Offers, error: PromiseError) {
-    let Some(quickest) = quickest(offers).copied() else { return };
-    let first = offers.values().map(|offer| offer.start).min().unwrap_or(quickest.start);
-    let begin = quickest.takes().div(8).max(quickest.slack);
+/// How much offers may differ and still count as equal, when all targets that bid seem idle: their windows begin at about
+/// the same time, none takes more than twice as long as the quickest, and none is for a part. What they differ by then is
+/// not what they have to do, but how their last copies went, and those that went well would get all that come. `None` when
+/// they have different things to do.
+pub(crate) fn doubt_of_idle(offers: &Offers, error: PromiseError) -> Option<Span> {
+    let quickest = quickest(offers).filter(|_| offers.len() > 1)?;
+    let first = offers.values().map(|offer| offer.start).min()?;
+    // Bids come one after the other, and their windows begin later by that.
+    let together = quickest.takes().div(8).max(quickest.slack.min(quickest.takes().div(2)));
     let is_idle = |offer: &Offer| {
-        offer.start.since(first) <= begin && offer.takes() <= quickest.takes().times(2) && offer.part.is_none()
+        offer.start.since(first) <= together && offer.takes() <= quickest.takes().times(2) && offer.part.is_none()
     };
-    if offers.values().all(is_idle) {
-        offers.values_mut().for_each(|offer| offer.doubt = Some(error.between_two(offer.takes())));
-    }
+    offers.values().all(is_idle).then(|| error.between_two(quickest.takes()))
 }
 
 /// Puts what is durable at about the same time as the soonest on one level: among those on a level the chunk's hash decides,
@@ -99,12 +97,18 @@ const NOBODY: TxnId = TxnId(0);
 
 /// A target for each piece that is missing, or for as many as can be had. One transmission to as many as share a window, but
 /// `most`; the rest one by one. All of them one by one when one is the most.
-pub(crate) fn windows(most: usize, offers: &Offers, goal: &Goal, now: Instant, uplink: &Calendar) -> Vec<Choice> {
+pub(crate) fn windows(
+    most: usize,
+    bids: (&Offers, Option<Span>),
+    goal: &Goal,
+    now: Instant,
+    uplink: &Calendar,
+) -> Vec<Choice> {
     let (used_domains, need) = (goal.domains(), goal.missing().len());
     if most <= 1 {
-        return consecutive(offers, used_domains, need, now, uplink);
+        return consecutive(bids, used_domains, need, now, uplink);
     }
-    let Some(first) = common(offers, used_domains, need.min(most), now, uplink) else {
+    let Some(first) = common(bids, used_domains, need.min(most), now, uplink) else {
         return Vec::new();
     };
     let rest = need - first.targets.len();
@@ -112,11 +116,11 @@ pub(crate) fn windows(most: usize, offers: &Offers, goal: &Goal, now: Instant, u
         return vec![first];
     }
     let mut used_domains = used_domains.to_vec();
-    used_domains.extend(first.targets.iter().filter_map(|t| Some(offers.get(t)?.domain)));
+    used_domains.extend(first.targets.iter().filter_map(|t| Some(bids.0.get(t)?.domain)));
     let mut uplink = uplink.clone();
     uplink.insert_free(Window { start: first.start, end: first.start + first.length, txn: NOBODY });
     let mut choices = vec![first];
-    choices.extend(consecutive(offers, &used_domains, rest, now, &uplink));
+    choices.extend(consecutive(bids, &used_domains, rest, now, &uplink));
     choices
 }
 
@@ -124,19 +128,19 @@ pub(crate) fn windows(most: usize, offers: &Offers, goal: &Goal, now: Instant, u
 /// sends: as the last of data is sent, or after it. The aggregator passes the data on, and sends so many pieces at
 /// once. `None` when the offers are too few.
 pub(crate) fn with_parity(
-    offers: &Offers,
+    (offers, doubt): (&Offers, Option<Span>),
     goal: &Goal,
     (data, lanes): (usize, usize),
     now: Instant,
     uplink: &Calendar,
 ) -> Option<Vec<Choice>> {
     let parity = goal.missing().len().checked_sub(data)?;
-    let mut choices = consecutive(offers, goal.domains(), data, now, uplink);
+    let mut choices = consecutive((offers, doubt), goal.domains(), data, now, uplink);
     choices.sort_by_key(|choice| choice.start);
     let Choice { start: last, length, .. } = *choices.last().filter(|_| choices.len() == data)?;
     let mut domains = goal.domains().to_vec();
     domains.extend(choices.iter().flat_map(|choice| &choice.targets).filter_map(|id| Some(offers.get(id)?.domain)));
-    let tolerance = tolerance(offers);
+    let tolerance = tolerance(offers, doubt);
     for nth in 0..parity {
         // While the last of data passes, one of the lanes is taken.
         let waits = (nth + 1).checked_sub(lanes).map_or(0, |behind| 1 + behind / lanes.max(1));
@@ -155,13 +159,19 @@ pub(crate) fn with_parity(
 
 /// The `need` offers (or as many as can be had) that share a sub-window and are durable first, in distinct domains
 /// that are not in `used_domains`. One transmission for all: Replicast-M.
-fn common(offers: &Offers, used_domains: &[u16], need: usize, now: Instant, uplink: &Calendar) -> Option<Choice> {
+fn common(
+    (offers, doubt): (&Offers, Option<Span>),
+    used_domains: &[u16],
+    need: usize,
+    now: Instant,
+    uplink: &Calendar,
+) -> Option<Choice> {
     let mut common = CommonWindow {
         offers,
         used_domains,
         need,
         uplink,
-        tolerance: tolerance(offers),
+        tolerance: tolerance(offers, doubt),
         fitting: SmallVec::new(),
         best: Vec::new(),
     };
@@ -178,11 +188,12 @@ fn common(offers: &Offers, used_domains: &[u16], need: usize, now: Instant, upli
     let (soonest, begins) = with_most().map(|(start, _, last, _)| (*last, *start)).min()?;
     // Bids come one after the other, and the windows of the last begin a little later, by what bids differ by. Among
     // sub-windows that end at nearly the same time the hash decides, or the targets that answer first would always be
-    // chosen. When these are in doubt, among all that begin at nearly the same time.
-    let differ = offers.values().map(|offer| offer.slack).min().unwrap_or(Span::ZERO).min(common.tolerance);
-    let doubt = quickest(offers).and_then(|offer| offer.doubt).unwrap_or(Span::ZERO);
+    // chosen. Where ends are in doubt, it decides among all that do not begin later.
+    let slack = offers.values().map(|offer| offer.slack).min().unwrap_or(Span::ZERO);
+    let (differ, doubt) = (slack.min(tolerance(offers, None)), doubt.unwrap_or(Span::ZERO));
     let is_about_soonest = |(start, _, last, _): &&(Instant, usize, Instant, usize)| {
-        last.since(soonest) <= differ.max(doubt) && start.since(begins) <= differ
+        let later = last.since(soonest);
+        later <= differ || later <= doubt && start.since(begins) <= differ
     };
     let about_soonest = with_most().filter(is_about_soonest);
     let start = about_soonest.min_by_key(|(start, _, _, ranks)| (*ranks, *start)).map(|(start, ..)| *start)?;
@@ -241,8 +252,14 @@ impl<'a> CommonWindow<'a> {
 
 /// Up to `need` offers with consecutive sub-windows, each with a transmission of its own, in distinct domains:
 /// Replicast-H. The choice is greedy: the next one is always the offer that is durable first.
-fn consecutive(offers: &Offers, used_domains: &[u16], need: usize, now: Instant, uplink: &Calendar) -> Vec<Choice> {
-    let tolerance = tolerance(offers);
+fn consecutive(
+    (offers, doubt): (&Offers, Option<Span>),
+    used_domains: &[u16],
+    need: usize,
+    now: Instant,
+    uplink: &Calendar,
+) -> Vec<Choice> {
+    let tolerance = tolerance(offers, doubt);
     let mut uplink = uplink.clone();
     let mut domains = used_domains.to_vec();
     let mut choices: Vec<Choice> = Vec::new();
@@ -285,7 +302,6 @@ mod tests {
             rank: 0,
             part: None,
             slack: Span::ZERO,
-            doubt: None,
         }
     }
 
@@ -297,7 +313,7 @@ mod tests {
     fn the_common_window_avoids_the_slow_disk() {
         let bids =
             offers(&[offer(0, 140, 9_000, 0), offer(10, 150, 300, 1), offer(20, 160, 300, 2), offer(40, 180, 300, 3)]);
-        let mut choice = common(&bids, &[], 3, Instant::ZERO, &Calendar::default()).expect("three fit");
+        let mut choice = common((&bids, None), &[], 3, Instant::ZERO, &Calendar::default()).expect("three fit");
         choice.targets.sort_unstable();
         assert_eq!(choice.targets, [NodeId(1), NodeId(2), NodeId(3)]);
         assert_eq!(choice.start, Instant::from_nanos(40));
@@ -308,43 +324,59 @@ mod tests {
         let mut bids = offers(&[offer(0, 500, 1_000, 0), offer(0, 500, 1_010, 1), offer(0, 500, 1_100, 2)]);
         bids.insert(NodeId(3), Offer { rank: 1, ..offer(0, 500, 1_300, 3) });
         bids.get_mut(&NodeId(0)).expect("it is there").rank = 9;
-        let choice = common(&bids, &[], 1, Instant::ZERO, &Calendar::default()).expect("one fits");
+        let choice = common((&bids, None), &[], 1, Instant::ZERO, &Calendar::default()).expect("one fits");
         assert_eq!(choice.targets, [NodeId(1)]);
-        let choices = consecutive(&bids, &[], 3, Instant::ZERO, &Calendar::default());
+        let choices = consecutive((&bids, None), &[], 3, Instant::ZERO, &Calendar::default());
         let targets: Vec<NodeId> = choices.into_iter().flat_map(|c| c.targets).collect();
         assert_eq!(targets, [NodeId(1), NodeId(2), NodeId(0)]);
+    }
+
+    /// Who is chosen together with others, and who alone, when promises of 1,000 were wrong by so much; of offers of
+    /// which the hash prefers the later ones.
+    fn chosen(list: &[Offer], wrong: u64) -> (u16, u16) {
+        let mut error = PromiseError::default();
+        (0..200).for_each(|_| error.sample(Span::from_nanos(1_000), Span::from_nanos(1_000 + wrong)));
+        let mut bids = offers(list);
+        bids.values_mut().for_each(|offer| offer.rank = 9 - usize::from(offer.domain));
+        let bids = (&bids, doubt_of_idle(&bids, error));
+        let domain = |choice: &Choice| bids.0.get(&choice.targets[0]).expect("it bid").domain;
+        let together = common(bids, &[], 1, Instant::ZERO, &Calendar::default()).expect("one fits");
+        (domain(&together), domain(&consecutive(bids, &[], 1, Instant::ZERO, &Calendar::default())[0]))
     }
 
     #[test]
     fn what_idle_targets_differ_by_is_doubted_as_far_as_promises_were_wrong() {
         let list = [offer(0, 500, 1_000, 0), offer(0, 500, 1_300, 1), offer(0, 500, 1_900, 2)];
-        let error = |part: u64| {
-            let mut error = PromiseError::default();
-            (0..200).for_each(|_| error.sample(Span::from_nanos(1_000), Span::from_nanos(1_000 + part)));
-            error
-        };
-        let chosen = |list: &[Offer], part| {
-            let mut bids = offers(list);
-            bids.values_mut().for_each(|offer| offer.rank = 9 - usize::from(offer.domain));
-            doubt_idle(&mut bids, error(part));
-            let together = common(&bids, &[], 1, Instant::ZERO, &Calendar::default()).expect("one fits").targets[0].0;
-            let alone = &consecutive(&bids, &[], 1, Instant::ZERO, &Calendar::default())[0];
-            (together, alone.targets[0].0)
-        };
         assert_eq!(chosen(&list, 0), (0, 0), "promises come true");
         assert_eq!(chosen(&list, 200), (1, 1), "by two fifths of what the quickest takes they may differ");
         assert_eq!(chosen(&list, 900), (2, 2));
-        let busy = |other: Offer| [list[0], list[1], other];
-        assert_eq!(chosen(&busy(offer(0, 500, 2_100, 2)), 900), (0, 0), "one has much to do");
-        assert_eq!(chosen(&busy(offer(300, 800, 1_900, 2)), 900), (0, 0), "the port of one is busy");
+        let and = |other: Offer| [list[0], list[1], other];
+        assert_eq!(chosen(&and(offer(0, 500, 2_100, 2)), 900), (0, 0), "one has much to do");
+        assert_eq!(chosen(&and(offer(300, 800, 1_900, 2)), 900), (0, 0), "the port of one is busy");
+        assert_eq!(chosen(&and(Offer { part: Some(10), ..list[2] }), 900), (0, 0), "one is for a part");
+    }
+
+    #[test]
+    fn windows_of_idle_targets_begin_together_as_far_as_bids_differ() {
+        let two = |begins: u64, slack: u64| {
+            let second = offer(begins, begins + 500, begins + 1_300, 1);
+            [offer(0, 500, 1_000, 0), second].map(|offer| Offer { slack: Span::from_nanos(slack), ..offer })
+        };
+        assert_eq!(chosen(&two(10, 20), 200), (1, 1));
+        assert_eq!(chosen(&two(10, 5), 200).0, 0, "what begins later has to end as soon");
+        assert_eq!(chosen(&two(200, 250), 900).1, 1, "bids that differ much begin together all the same");
+        assert_eq!(chosen(&two(200, 100), 900).1, 0, "one port is busy");
+        let late = offer(300, 800, 1_010, 1);
+        let ends_together = [offer(0, 500, 1_000, 0), late].map(|offer| Offer { slack: Span::from_nanos(20), ..offer });
+        assert_eq!(chosen(&ends_together, 0).0, 1, "nothing is in doubt, and both end together");
     }
 
     #[test]
     fn domains_are_kept_apart() {
         let bids = offers(&[offer(0, 500, 200, 7), offer(0, 500, 200, 7), offer(0, 500, 200, 8)]);
-        let choice = common(&bids, &[8], 3, Instant::ZERO, &Calendar::default()).expect("one fits");
+        let choice = common((&bids, None), &[8], 3, Instant::ZERO, &Calendar::default()).expect("one fits");
         assert_eq!(choice.targets, [NodeId(0)]);
-        assert_eq!(consecutive(&bids, &[], 3, Instant::ZERO, &Calendar::default()).len(), 2);
+        assert_eq!(consecutive((&bids, None), &[], 3, Instant::ZERO, &Calendar::default()).len(), 2);
     }
 
     #[test]
@@ -352,7 +384,7 @@ mod tests {
         let bids = offers(&[offer(0, 500, 200, 1), offer(0, 500, 210, 2), offer(0, 500, 220, 3)]);
         let sizes = |most| {
             let goal = Goal::new(Redundancy::Copies(3));
-            let choices = windows(most, &bids, &goal, Instant::ZERO, &Calendar::default());
+            let choices = windows(most, (&bids, None), &goal, Instant::ZERO, &Calendar::default());
             choices.iter().map(|c| c.targets.len()).collect::<Vec<_>>()
         };
         assert_eq!((sizes(3), sizes(2), sizes(1)), (vec![3], vec![2, 1], vec![1, 1, 1]));
@@ -361,7 +393,7 @@ mod tests {
     #[test]
     fn consecutive_windows_follow_each_other_on_the_uplink() {
         let bids = offers(&[offer(0, 500, 200, 1), offer(0, 500, 210, 2), offer(0, 500, 220, 3)]);
-        let starts: Vec<u64> = consecutive(&bids, &[], 3, Instant::ZERO, &Calendar::default())
+        let starts: Vec<u64> = consecutive((&bids, None), &[], 3, Instant::ZERO, &Calendar::default())
             .iter()
             .map(|c| c.start.as_nanos())
             .collect();

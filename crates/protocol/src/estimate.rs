@@ -340,6 +340,12 @@ impl AcceptRate {
     }
 }
 
+impl Default for AcceptRate {
+    fn default() -> Self {
+        Self(Self::WHOLE / 3)
+    }
+}
+
 /// How far off promises are, as a part of the time that was promised: a moving average, all of it at most.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PromiseError(u64);
@@ -347,7 +353,7 @@ pub struct PromiseError(u64);
 impl PromiseError {
     const WHOLE: u64 = 1 << 16;
 
-    /// Takes one more promise into account, by a sixteenth: of what took `took`.
+    /// Takes one more into account, by a sixteenth: `promised` was said, and it took `took`.
     pub fn sample(&mut self, promised: Span, took: Span) {
         let (promised, took) = (promised.as_nanos().max(1), took.as_nanos());
         let off = promised.abs_diff(took).min(promised);
@@ -355,17 +361,11 @@ impl PromiseError {
         self.0 = self.0 - self.0 / 16 + part as u64 / 16;
     }
 
-    /// By how much two promises of `promised` may differ that come to the same: each may be wrong.
+    /// How much two that promise about `promised` may differ and still count as equal: either may be wrong. All of it at most.
     #[must_use]
     pub fn between_two(self, promised: Span) -> Span {
         let part = (2 * self.0).min(Self::WHOLE);
         Span::from_nanos((u128::from(promised.as_nanos()) * u128::from(part) / u128::from(Self::WHOLE)) as u64)
-    }
-}
-
-impl Default for AcceptRate {
-    fn default() -> Self {
-        Self(Self::WHOLE / 3)
     }
 }
 

@@ -55,7 +55,7 @@ pub(super) struct Context {
     pub(super) grants: LatencyEstimate,
     /// From the promised beginning of a get's payload to its arrival.
     pub(super) lateness: LatencyEstimate,
-    /// How far copies are from when idle targets promised to have them.
+    /// How wrong idle targets are about when copies will be durable.
     pub(super) promises: PromiseError,
     pub(super) multicast: Multicast,
     pub(super) memory: Memory,
@@ -188,6 +188,12 @@ impl Context {
     /// A bid has arrived for what was asked at `since`.
     pub(super) fn bid_arrived(&mut self, since: Instant) {
         self.bids.sample_handled(self.arrived.since(since), self.now.since(since));
+    }
+
+    /// A copy is durable whose transfer was to begin at `start`, and for which an idle target said that it `takes` so long. The way
+    /// here is not its fault.
+    pub(super) fn copy_durable(&mut self, start: Instant, takes: Span) {
+        self.promises.sample(takes, self.arrived.since(start).less(self.bids.smallest()));
     }
 
     /// A grant, or a leader's refusal, has arrived for what was asked at `since`.

@@ -45,6 +45,9 @@ pub(super) struct Put {
     /// The group in the order in which consistent hashing prefers it.
     ranked: Vec<NodeId>,
     offers: Offers,
+    /// How much they may differ and still count as equal; `None` unless all that bid
+    /// [seem idle](crate::choose::doubt_of_idle).
+    doubt: Option<Span>,
     /// From when on windows were asked for in this round.
     earliest: Instant,
     leader: LeaderAttempts,
@@ -182,8 +185,9 @@ enum Phase {
 struct Waiting {
     /// What is sent to it.
     piece: Piece,
-    /// When it was to begin and to be durable, if nothing else was to be in its way.
-    promised: Option<(Instant, Instant)>,
+    /// When its transfer was to begin, and how long it was to take until the copy is durable. Only where that is to be
+    /// compared with what came.
+    promised: Option<(Instant, Span)>,
     due: Instant,
     probes: u8,
     rate: u64,
@@ -204,6 +208,7 @@ impl Put {
             round: Round::new(),
             ranked: Vec::new(),
             offers: Offers::new(),
+            doubt: None,
             earliest: context.now,
             leader: LeaderAttempts { asked: None, last: None, left },
             refusals: Vec::new(),
@@ -284,6 +289,7 @@ impl Put {
         self.round.begin(group);
         self.round.busy = None;
         self.offers.clear();
+        self.doubt = None;
         if self.leader.left > 0
             && self.multicast | !context.multicast()
             && let Some(leader) = context.leader(&all)

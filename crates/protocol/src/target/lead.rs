@@ -323,8 +323,7 @@ impl Target {
             let done = view.durable(start + transfer, size);
             let rate = u64::from(view.rate);
             let slack = Span::ZERO;
-            offers
-                .insert(*id, Offer { start, end, transfer, done, rate, domain, rank, slack, doubt: None, part: None });
+            offers.insert(*id, Offer { start, end, transfer, done, rate, domain, rank, slack, part: None });
         }
         let mut uplink = Calendar::default();
         let (asked, txn) = (self.arrived, request.txn);
@@ -333,7 +332,7 @@ impl Target {
             .iter()
             .for_each(|(start, end)| uplink.insert(Window { start: asked + *start, end: asked + *end, txn }));
         let most = if self.config.multicast { self.setup.map.most_addressed() } else { 1 };
-        let choices = windows(most, &offers, &goal, now, &uplink);
+        let choices = windows(most, (&offers, None), &goal, now, &uplink);
         let soon = |at: Instant| at.since(now) <= self.config.max_wait;
         let turns: Vec<(Instant, NodeId)> =
             choices.iter().flat_map(|c| c.targets.iter().map(|t| (c.start, *t))).filter(|(at, _)| soon(*at)).collect();

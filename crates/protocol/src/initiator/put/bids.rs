@@ -1,7 +1,7 @@
 //! The bids for a put, and the choice among them.
 
 use super::{Phase, Put};
-use crate::choose::{Choice, Offer, Offers, doubt_idle, windows};
+use crate::choose::{Choice, Offer, Offers, doubt_of_idle, windows};
 use crate::initiator::{Context, NodeId, Span, Step};
 use crate::limits;
 use crate::machine::IgnoredReason;
@@ -54,7 +54,6 @@ impl Put {
                         domain,
                         rank: self.ranked.iter().position(|n| *n == from).unwrap_or(usize::MAX),
                         slack: context.slack(),
-                        doubt: None,
                         part: matches!(bid.answer, Answer::Part(_)).then_some(offered.size),
                     };
                     self.offers.insert(from, offer);
@@ -157,7 +156,7 @@ impl Put {
             self.ask(context);
             return Step::Continue;
         }
-        doubt_idle(&mut self.offers, context.promises);
+        self.doubt = doubt_of_idle(&self.offers, context.promises).filter(|_| self.round.busy.is_none());
         let mut choices = self.pick_aggregated(context).unwrap_or_else(|| self.pick(context));
         if self.certain.is_some() {
             choices.truncate(1);
@@ -216,6 +215,6 @@ impl Put {
         }
         let common = context.config.transport.is_common() && self.job.payload.is_common() && self.by_multicast(context);
         let most = if common { context.map.most_addressed() } else { 1 };
-        windows(most, offers, &self.progress.goal, context.now, &context.uplink)
+        windows(most, (offers, self.doubt), &self.progress.goal, context.now, &context.uplink)
     }
 }

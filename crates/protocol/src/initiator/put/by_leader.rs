@@ -62,7 +62,7 @@ impl Put {
             let done = start + window.done.less(window.start);
             let end = start + grant.transfer;
             let (transfer, slack) = (grant.transfer, Span::ZERO);
-            let offer = Offer { start, end, transfer, done, rate, domain, rank: 0, slack, doubt: None, part: None };
+            let offer = Offer { start, end, transfer, done, rate, domain, rank: 0, slack, part: None };
             self.offers.insert(window.target, offer);
             let most = if self.by_multicast(context) { context.map.most_addressed() } else { 1 };
             match choices.iter_mut().find(|choice| choice.start == start && choice.targets.len() < most) {

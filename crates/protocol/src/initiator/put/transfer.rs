@@ -4,6 +4,7 @@ use super::{
     Ack, Bug, ByteRange, Choice, Context, Destination, Event, Message, NodeId, Outgoing, PROBES, Parts, Phase, Put,
     Span, Step, Waiting, Window,
 };
+use crate::choose::Offer;
 use crate::flat_map::FlatMap;
 use crate::machine::{IgnoredReason, Output};
 use crate::redundancy::Piece;
@@ -29,7 +30,9 @@ impl Put {
             for target in &choice.targets {
                 let offer = self.offers.get(target);
                 let done = offer.map_or(choice.start, |offer| offer.finish(choice.start));
-                let promised = offer.filter(|offer| offer.doubt.is_some()).map(|_| (choice.start, done));
+                // What is sent to several goes at the rate of the slowest port.
+                let takes = |offer: &Offer| offer.takes() + choice.length.less(offer.transfer);
+                let promised = offer.filter(|_| self.doubt.is_some()).map(|offer| (choice.start, takes(offer)));
                 let due = done.max(choice.start + choice.length) + context.config.late.times(2);
                 waiting.insert(*target, Waiting { piece, promised, due, probes: 0, rate: choice.rate, resends: 0 });
             }
@@ -81,9 +84,9 @@ impl Put {
             self.hold(context, from, piece);
             self.arrived(context);
             if let Phase::Transferring { waiting, .. } = &mut self.phase
-                && let Some((start, done)) = waiting.remove(&from).and_then(|waiting| waiting.promised)
+                && let Some((start, takes)) = waiting.remove(&from).and_then(|waiting| waiting.promised)
             {
-                context.promises.sample(done.since(start), context.now.since(start));
+                context.copy_durable(start, takes);
             }
             if self.finish_if_enough(context) == Step::Over {
                 return Step::Over;
@@ -176,7 +179,8 @@ impl Put {
         let again = Outgoing::whole(to, header, self.job.payload.of(entry.piece), context.now, rate).ranges(ranges);
         // A target that still waits for it says so when it is asked: no need to be patient here.
         let length = Span::of_transfer(again.unsent(), rate).min(late.times(4));
-        *entry = Waiting { due: context.now + length + late.times(2), probes: 0, ..*entry };
+        let due = context.now + length + late.times(2);
+        *entry = Waiting { due, promised: None, probes: 0, ..*entry };
         outgoing.push(again);
         context.event(Event::RepairSent);
         self.pump(context);
