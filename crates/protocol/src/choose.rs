@@ -54,10 +54,9 @@ fn quickest(offers: &Offers) -> Option<&Offer> {
 }
 
 /// What differs by less than this is durable at about the same time: an eighth of what the quickest takes from its window
-/// to the disk. Not of the wait for windows as well, or much would be late under load. More where bids are in `doubt`.
-fn tolerance(offers: &Offers, doubt: Option<Span>) -> Span {
-    let eighth = quickest(offers).map_or(Span::ZERO, |offer| offer.takes().div(8));
-    eighth.max(doubt.unwrap_or(Span::ZERO)).max(Span::from_nanos(1))
+/// to the disk. Not of the wait for windows as well, or much would be late under load. (More where bids are in doubt.)
+fn tolerance(offers: &Offers) -> Span {
+    quickest(offers).map_or(Span::ZERO, |offer| offer.takes().div(8)).max(Span::from_nanos(1))
 }
 
 /// How much offers may differ and still count as equal, when all targets that bid seem idle: their windows begin at about
@@ -140,7 +139,7 @@ pub(crate) fn with_parity(
     let Choice { start: last, length, .. } = *choices.last().filter(|_| choices.len() == data)?;
     let mut domains = goal.domains().to_vec();
     domains.extend(choices.iter().flat_map(|choice| &choice.targets).filter_map(|id| Some(offers.get(id)?.domain)));
-    let tolerance = tolerance(offers, doubt);
+    let tolerance = tolerance(offers).max(doubt.unwrap_or(Span::ZERO));
     for nth in 0..parity {
         // While the last of data passes, one of the lanes is taken.
         let waits = (nth + 1).checked_sub(lanes).map_or(0, |behind| 1 + behind / lanes.max(1));
@@ -166,12 +165,13 @@ fn common(
     now: Instant,
     uplink: &Calendar,
 ) -> Option<Choice> {
+    let (usual, doubt) = (tolerance(offers), doubt.unwrap_or(Span::ZERO));
     let mut common = CommonWindow {
         offers,
         used_domains,
         need,
         uplink,
-        tolerance: tolerance(offers, doubt),
+        tolerance: usual.max(doubt),
         fitting: SmallVec::new(),
         best: Vec::new(),
     };
@@ -189,8 +189,7 @@ fn common(
     // Bids come one after the other, and the windows of the last begin a little later, by what bids differ by. Among
     // sub-windows that end at nearly the same time the hash decides, or the targets that answer first would always be
     // chosen. Where ends are in doubt, it decides among all that do not begin later.
-    let slack = offers.values().map(|offer| offer.slack).min().unwrap_or(Span::ZERO);
-    let (differ, doubt) = (slack.min(tolerance(offers, None)), doubt.unwrap_or(Span::ZERO));
+    let differ = offers.values().map(|offer| offer.slack).min().unwrap_or(Span::ZERO).min(usual);
     let is_about_soonest = |(start, _, last, _): &&(Instant, usize, Instant, usize)| {
         let later = last.since(soonest);
         later <= differ || later <= doubt && start.since(begins) <= differ
@@ -259,7 +258,7 @@ fn consecutive(
     now: Instant,
     uplink: &Calendar,
 ) -> Vec<Choice> {
-    let tolerance = tolerance(offers, doubt);
+    let tolerance = tolerance(offers).max(doubt.unwrap_or(Span::ZERO));
     let mut uplink = uplink.clone();
     let mut domains = used_domains.to_vec();
     let mut choices: Vec<Choice> = Vec::new();

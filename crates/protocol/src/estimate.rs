@@ -321,28 +321,34 @@ impl DiskQueue {
     }
 }
 
+/// All of something, of which a moving average is a part.
+const WHOLE: u64 = 1 << 16;
+
+/// So many of [`WHOLE`] parts of a span.
+fn part_of(span: Span, part: u64) -> Span {
+    Span::from_nanos((u128::from(span.as_nanos()) * u128::from(part) / u128::from(WHOLE)) as u64)
+}
+
 /// The rate at which offered windows are accepted, as a moving average; a third before the first sample.
 #[derive(Clone, Copy, Debug)]
 pub struct AcceptRate(u64);
 
 impl AcceptRate {
-    const WHOLE: u64 = 1 << 16;
-
     /// Takes one more window into account, by a sixteenth.
     pub fn sample(&mut self, is_accepted: bool) {
-        self.0 = self.0 - self.0 / 16 + if is_accepted { Self::WHOLE / 16 } else { 0 };
+        self.0 = self.0 - self.0 / 16 + if is_accepted { WHOLE / 16 } else { 0 };
     }
 
     /// So much of a span.
     #[must_use]
     pub fn scale(self, span: Span) -> Span {
-        Span::from_nanos((u128::from(span.as_nanos()) * u128::from(self.0) / u128::from(Self::WHOLE)) as u64)
+        part_of(span, self.0)
     }
 }
 
 impl Default for AcceptRate {
     fn default() -> Self {
-        Self(Self::WHOLE / 3)
+        Self(WHOLE / 3)
     }
 }
 
@@ -351,21 +357,18 @@ impl Default for AcceptRate {
 pub struct PromiseError(u64);
 
 impl PromiseError {
-    const WHOLE: u64 = 1 << 16;
-
     /// Takes one more into account, by a sixteenth: `promised` was said, and it took `took`.
     pub fn sample(&mut self, promised: Span, took: Span) {
         let (promised, took) = (promised.as_nanos().max(1), took.as_nanos());
         let off = promised.abs_diff(took).min(promised);
-        let part = u128::from(off) * u128::from(Self::WHOLE) / u128::from(promised);
+        let part = u128::from(off) * u128::from(WHOLE) / u128::from(promised);
         self.0 = self.0 - self.0 / 16 + part as u64 / 16;
     }
 
     /// How much two that promise about `promised` may differ and still count as equal: either may be wrong. All of it at most.
     #[must_use]
     pub fn between_two(self, promised: Span) -> Span {
-        let part = (2 * self.0).min(Self::WHOLE);
-        Span::from_nanos((u128::from(promised.as_nanos()) * u128::from(part) / u128::from(Self::WHOLE)) as u64)
+        part_of(promised, (2 * self.0).min(WHOLE))
     }
 }
 
