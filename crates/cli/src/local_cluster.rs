@@ -379,6 +379,10 @@ pub(crate) const HEADER: &str = "# A Reservoir cluster on one machine. docs/oper
 /// After how many seconds a target that is down is taken out of a cluster on one machine, when nothing else is said.
 const OUT_AFTER: u32 = 30;
 
+/// The ports of a cluster on one machine are its memory, which is faster than a cable of 10 Gb/s: at that rate windows
+/// would be longer than copies take, and many clients would wait for them.
+const LOOPBACK_MBPS: u64 = 25_000;
+
 /// A configuration, and what holds its ports: those of targets and of their metrics.
 fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig, Vec<UdpSocket>, Vec<TcpListener>)> {
     // All sockets are held until the cluster is made, so that none is chosen twice.
@@ -434,7 +438,7 @@ fn new_config(directory: &Path, shape: &Shape) -> anyhow::Result<(ClusterConfig,
         overlap: transport.selection != Selection::Leader,
         key_file: "cluster.key".into(),
         network: Network { multicast_port: port()?, ..shape.network.clone() },
-        protocol: Protocol { transport, ..Protocol::default() },
+        protocol: Protocol { transport, link_mbps: LOOPBACK_MBPS, ..Protocol::default() },
         targets,
         layout: None,
         previous: None,

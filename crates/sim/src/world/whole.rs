@@ -44,9 +44,10 @@ impl World<'_> {
         // A steward looks twice, so long apart, and others may have put it meanwhile.
         let looks = (config.settling() + config.census_interval).times(2);
         let is_of_one_map = self.whole.mapped.is_none_or(|at| at + looks < since);
-        // What a cleaner condemned lies there and is not counted, until somebody counts on it again.
-        let is_condemning = self.cleaning.is_some() || self.gateways.is_some();
-        if !is_of_one_map || self.scenario.redundancy.is_some() || id.code().is_some() || is_condemning {
+        // What a cleaner condemned lies there and is not counted, until somebody counts on it again: also when cleaners are no
+        // longer watched.
+        let has_cleaners = self.scenario.cleaning.is_some() || self.gateways.is_some();
+        if !is_of_one_map || self.scenario.redundancy.is_some() || id.code().is_some() || has_cleaners {
             return;
         }
         let map = self.nodes.get(&by).map_or(0, |node| node.map);
