@@ -53,10 +53,25 @@ fn quickest(offers: &Offers) -> Option<&Offer> {
     offers.values().min_by_key(|offer| offer.takes())
 }
 
-/// What differs by less than this is durable at about the same time: an eighth of what the quickest takes from its window
-/// to the disk. Not of the wait for windows as well, or much would be late under load. (More where bids are in doubt.)
-fn tolerance(offers: &Offers) -> Span {
-    quickest(offers).map_or(Span::ZERO, |offer| offer.takes().div(8)).max(Span::from_nanos(1))
+/// What a choice is made among, and how far it is believed.
+#[derive(Clone, Copy)]
+pub(crate) struct Bids<'a> {
+    pub(crate) offers: &'a Offers,
+    /// What is in doubt because all targets that bid [seem idle](doubt_of_idle).
+    pub(crate) doubt: Option<Span>,
+}
+
+impl Bids<'_> {
+    /// What differs by less than this is durable at about the same time: an eighth of what the quickest takes from its window
+    /// to the disk. Not of the wait for windows as well, or much would be late under load.
+    fn usual_tolerance(&self) -> Span {
+        quickest(self.offers).map_or(Span::ZERO, |offer| offer.takes().div(8)).max(Span::from_nanos(1))
+    }
+
+    /// That, or what is in doubt, where it is more.
+    fn tolerance(&self) -> Span {
+        self.usual_tolerance().max(self.doubt.unwrap_or(Span::ZERO))
+    }
 }
 
 /// How much offers may differ and still count as equal, when all targets that bid seem idle: their windows begin at about
@@ -96,13 +111,7 @@ const NOBODY: TxnId = TxnId(0);
 
 /// A target for each piece that is missing, or for as many as can be had. One transmission to as many as share a window, but
 /// `most`; the rest one by one. All of them one by one when one is the most.
-pub(crate) fn windows(
-    most: usize,
-    bids: (&Offers, Option<Span>),
-    goal: &Goal,
-    now: Instant,
-    uplink: &Calendar,
-) -> Vec<Choice> {
+pub(crate) fn windows(most: usize, bids: Bids<'_>, goal: &Goal, now: Instant, uplink: &Calendar) -> Vec<Choice> {
     let (used_domains, need) = (goal.domains(), goal.missing().len());
     if most <= 1 {
         return consecutive(bids, used_domains, need, now, uplink);
@@ -115,7 +124,7 @@ pub(crate) fn windows(
         return vec![first];
     }
     let mut used_domains = used_domains.to_vec();
-    used_domains.extend(first.targets.iter().filter_map(|t| Some(bids.0.get(t)?.domain)));
+    used_domains.extend(first.targets.iter().filter_map(|t| Some(bids.offers.get(t)?.domain)));
     let mut uplink = uplink.clone();
     uplink.insert_free(Window { start: first.start, end: first.start + first.length, txn: NOBODY });
     let mut choices = vec![first];
@@ -127,19 +136,20 @@ pub(crate) fn windows(
 /// sends: as the last of data is sent, or after it. The aggregator passes the data on, and sends so many pieces at
 /// once. `None` when the offers are too few.
 pub(crate) fn with_parity(
-    (offers, doubt): (&Offers, Option<Span>),
+    bids: Bids<'_>,
     goal: &Goal,
     (data, lanes): (usize, usize),
     now: Instant,
     uplink: &Calendar,
 ) -> Option<Vec<Choice>> {
+    let offers = bids.offers;
     let parity = goal.missing().len().checked_sub(data)?;
-    let mut choices = consecutive((offers, doubt), goal.domains(), data, now, uplink);
+    let mut choices = consecutive(bids, goal.domains(), data, now, uplink);
     choices.sort_by_key(|choice| choice.start);
     let Choice { start: last, length, .. } = *choices.last().filter(|_| choices.len() == data)?;
     let mut domains = goal.domains().to_vec();
     domains.extend(choices.iter().flat_map(|choice| &choice.targets).filter_map(|id| Some(offers.get(id)?.domain)));
-    let tolerance = tolerance(offers).max(doubt.unwrap_or(Span::ZERO));
+    let tolerance = bids.tolerance();
     for nth in 0..parity {
         // While the last of data passes, one of the lanes is taken.
         let waits = (nth + 1).checked_sub(lanes).map_or(0, |behind| 1 + behind / lanes.max(1));
@@ -158,20 +168,14 @@ pub(crate) fn with_parity(
 
 /// The `need` offers (or as many as can be had) that share a sub-window and are durable first, in distinct domains
 /// that are not in `used_domains`. One transmission for all: Replicast-M.
-fn common(
-    (offers, doubt): (&Offers, Option<Span>),
-    used_domains: &[u16],
-    need: usize,
-    now: Instant,
-    uplink: &Calendar,
-) -> Option<Choice> {
-    let (usual, doubt) = (tolerance(offers), doubt.unwrap_or(Span::ZERO));
+fn common(bids: Bids<'_>, used_domains: &[u16], need: usize, now: Instant, uplink: &Calendar) -> Option<Choice> {
+    let offers = bids.offers;
     let mut common = CommonWindow {
         offers,
         used_domains,
         need,
         uplink,
-        tolerance: usual.max(doubt),
+        tolerance: bids.tolerance(),
         fitting: SmallVec::new(),
         best: Vec::new(),
     };
@@ -189,7 +193,8 @@ fn common(
     // Bids come one after the other, and the windows of the last begin a little later, by what bids differ by. Among
     // sub-windows that end at nearly the same time the hash decides, or the targets that answer first would always be
     // chosen. Where ends are in doubt, it decides among all that do not begin later.
-    let differ = offers.values().map(|offer| offer.slack).min().unwrap_or(Span::ZERO).min(usual);
+    let differ = offers.values().map(|offer| offer.slack).min().unwrap_or(Span::ZERO).min(bids.usual_tolerance());
+    let doubt = bids.doubt.unwrap_or(Span::ZERO);
     let is_about_soonest = |(start, _, last, _): &&(Instant, usize, Instant, usize)| {
         let later = last.since(soonest);
         later <= differ || later <= doubt && start.since(begins) <= differ
@@ -251,14 +256,8 @@ impl<'a> CommonWindow<'a> {
 
 /// Up to `need` offers with consecutive sub-windows, each with a transmission of its own, in distinct domains:
 /// Replicast-H. The choice is greedy: the next one is always the offer that is durable first.
-fn consecutive(
-    (offers, doubt): (&Offers, Option<Span>),
-    used_domains: &[u16],
-    need: usize,
-    now: Instant,
-    uplink: &Calendar,
-) -> Vec<Choice> {
-    let tolerance = tolerance(offers).max(doubt.unwrap_or(Span::ZERO));
+fn consecutive(bids: Bids<'_>, used_domains: &[u16], need: usize, now: Instant, uplink: &Calendar) -> Vec<Choice> {
+    let (offers, tolerance) = (bids.offers, bids.tolerance());
     let mut uplink = uplink.clone();
     let mut domains = used_domains.to_vec();
     let mut choices: Vec<Choice> = Vec::new();
@@ -312,7 +311,8 @@ mod tests {
     fn the_common_window_avoids_the_slow_disk() {
         let bids =
             offers(&[offer(0, 140, 9_000, 0), offer(10, 150, 300, 1), offer(20, 160, 300, 2), offer(40, 180, 300, 3)]);
-        let mut choice = common((&bids, None), &[], 3, Instant::ZERO, &Calendar::default()).expect("three fit");
+        let mut choice = common(Bids { offers: &bids, doubt: None }, &[], 3, Instant::ZERO, &Calendar::default())
+            .expect("three fit");
         choice.targets.sort_unstable();
         assert_eq!(choice.targets, [NodeId(1), NodeId(2), NodeId(3)]);
         assert_eq!(choice.start, Instant::from_nanos(40));
@@ -323,9 +323,10 @@ mod tests {
         let mut bids = offers(&[offer(0, 500, 1_000, 0), offer(0, 500, 1_010, 1), offer(0, 500, 1_100, 2)]);
         bids.insert(NodeId(3), Offer { rank: 1, ..offer(0, 500, 1_300, 3) });
         bids.get_mut(&NodeId(0)).expect("it is there").rank = 9;
-        let choice = common((&bids, None), &[], 1, Instant::ZERO, &Calendar::default()).expect("one fits");
+        let choice =
+            common(Bids { offers: &bids, doubt: None }, &[], 1, Instant::ZERO, &Calendar::default()).expect("one fits");
         assert_eq!(choice.targets, [NodeId(1)]);
-        let choices = consecutive((&bids, None), &[], 3, Instant::ZERO, &Calendar::default());
+        let choices = consecutive(Bids { offers: &bids, doubt: None }, &[], 3, Instant::ZERO, &Calendar::default());
         let targets: Vec<NodeId> = choices.into_iter().flat_map(|c| c.targets).collect();
         assert_eq!(targets, [NodeId(1), NodeId(2), NodeId(0)]);
     }
@@ -335,10 +336,10 @@ mod tests {
     fn chosen(list: &[Offer], wrong: u64) -> (u16, u16) {
         let mut error = PromiseError::default();
         (0..200).for_each(|_| error.sample(Span::from_nanos(1_000), Span::from_nanos(1_000 + wrong)));
-        let mut bids = offers(list);
-        bids.values_mut().for_each(|offer| offer.rank = 9 - usize::from(offer.domain));
-        let bids = (&bids, doubt_of_idle(&bids, error));
-        let domain = |choice: &Choice| bids.0.get(&choice.targets[0]).expect("it bid").domain;
+        let mut offers = offers(list);
+        offers.values_mut().for_each(|offer| offer.rank = 9 - usize::from(offer.domain));
+        let bids = Bids { offers: &offers, doubt: doubt_of_idle(&offers, error) };
+        let domain = |choice: &Choice| offers.get(&choice.targets[0]).expect("it bid").domain;
         let together = common(bids, &[], 1, Instant::ZERO, &Calendar::default()).expect("one fits");
         (domain(&together), domain(&consecutive(bids, &[], 1, Instant::ZERO, &Calendar::default())[0]))
     }
@@ -373,9 +374,13 @@ mod tests {
     #[test]
     fn domains_are_kept_apart() {
         let bids = offers(&[offer(0, 500, 200, 7), offer(0, 500, 200, 7), offer(0, 500, 200, 8)]);
-        let choice = common((&bids, None), &[8], 3, Instant::ZERO, &Calendar::default()).expect("one fits");
+        let choice = common(Bids { offers: &bids, doubt: None }, &[8], 3, Instant::ZERO, &Calendar::default())
+            .expect("one fits");
         assert_eq!(choice.targets, [NodeId(0)]);
-        assert_eq!(consecutive((&bids, None), &[], 3, Instant::ZERO, &Calendar::default()).len(), 2);
+        assert_eq!(
+            consecutive(Bids { offers: &bids, doubt: None }, &[], 3, Instant::ZERO, &Calendar::default()).len(),
+            2
+        );
     }
 
     #[test]
@@ -383,7 +388,8 @@ mod tests {
         let bids = offers(&[offer(0, 500, 200, 1), offer(0, 500, 210, 2), offer(0, 500, 220, 3)]);
         let sizes = |most| {
             let goal = Goal::new(Redundancy::Copies(3));
-            let choices = windows(most, (&bids, None), &goal, Instant::ZERO, &Calendar::default());
+            let choices =
+                windows(most, Bids { offers: &bids, doubt: None }, &goal, Instant::ZERO, &Calendar::default());
             choices.iter().map(|c| c.targets.len()).collect::<Vec<_>>()
         };
         assert_eq!((sizes(3), sizes(2), sizes(1)), (vec![3], vec![2, 1], vec![1, 1, 1]));
@@ -392,10 +398,11 @@ mod tests {
     #[test]
     fn consecutive_windows_follow_each_other_on_the_uplink() {
         let bids = offers(&[offer(0, 500, 200, 1), offer(0, 500, 210, 2), offer(0, 500, 220, 3)]);
-        let starts: Vec<u64> = consecutive((&bids, None), &[], 3, Instant::ZERO, &Calendar::default())
-            .iter()
-            .map(|c| c.start.as_nanos())
-            .collect();
+        let starts: Vec<u64> =
+            consecutive(Bids { offers: &bids, doubt: None }, &[], 3, Instant::ZERO, &Calendar::default())
+                .iter()
+                .map(|c| c.start.as_nanos())
+                .collect();
         assert_eq!(starts, [0, 100, 200]);
     }
 }

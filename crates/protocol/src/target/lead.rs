@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::recent_grants::RecentGrants;
 use super::{Answer, Effect, Event, Instant, Message, NodeId, Pending, Span, Target, TxnId, Window, is_newer, limits};
 use crate::calendar::Calendar;
-use crate::choose::{Offer, Offers, windows};
+use crate::choose::{Bids, Offer, Offers, windows};
 use crate::id::GroupId;
 use crate::machine::{Destination, Held, IgnoredReason};
 use crate::map::ClusterMap;
@@ -332,7 +332,7 @@ impl Target {
             .iter()
             .for_each(|(start, end)| uplink.insert(Window { start: asked + *start, end: asked + *end, txn }));
         let most = if self.config.multicast { self.setup.map.most_addressed() } else { 1 };
-        let choices = windows(most, (&offers, None), &goal, now, &uplink);
+        let choices = windows(most, Bids { offers: &offers, doubt: None }, &goal, now, &uplink);
         let soon = |at: Instant| at.since(now) <= self.config.max_wait;
         let turns: Vec<(Instant, NodeId)> =
             choices.iter().flat_map(|c| c.targets.iter().map(|t| (c.start, *t))).filter(|(at, _)| soon(*at)).collect();

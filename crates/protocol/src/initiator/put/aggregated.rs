@@ -149,7 +149,7 @@ impl Put {
         let fastest = self.offers.values().map(|offer| offer.rate).max().unwrap_or(1).max(1);
         // So many pieces at once leave it.
         let lanes = ((u64::from(offered.rate) + fastest / 2) / fastest) as usize;
-        let bids = (&self.offers, self.doubt);
+        let bids = choose::Bids { offers: &self.offers, doubt: self.doubt };
         let choices = match code {
             Some(code) => choose::with_parity(bids, goal, (code.data(), lanes), from, &context.uplink)?,
             None => choose::windows(limits::PIECES, bids, goal, from, &context.uplink),

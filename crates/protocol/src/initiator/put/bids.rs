@@ -1,7 +1,7 @@
 //! The bids for a put, and the choice among them.
 
 use super::{Phase, Put};
-use crate::choose::{Choice, Offer, Offers, doubt_of_idle, windows};
+use crate::choose::{Bids, Choice, Offer, Offers, doubt_of_idle, windows};
 use crate::initiator::{Context, NodeId, Span, Step};
 use crate::limits;
 use crate::machine::IgnoredReason;
@@ -215,6 +215,6 @@ impl Put {
         }
         let common = context.config.transport.is_common() && self.job.payload.is_common() && self.by_multicast(context);
         let most = if common { context.map.most_addressed() } else { 1 };
-        windows(most, (offers, self.doubt), &self.progress.goal, context.now, &context.uplink)
+        windows(most, Bids { offers, doubt: self.doubt }, &self.progress.goal, context.now, &context.uplink)
     }
 }
