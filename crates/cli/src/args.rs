@@ -240,6 +240,9 @@ pub(crate) struct BenchArgs {
     /// With --carrier tcp: threads of each node that read connections beside its loop; with --messenger those that are measured.
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "config")]
     pub(crate) workers: u8,
+    /// As many at whoever puts and gets, if that is to be another number.
+    #[arg(long, value_name = "N", conflicts_with_all = ["config", "messenger"])]
+    pub(crate) gateway_workers: Option<u8>,
     /// With --carrier tcp: how many connections there may be to another node; with --messenger how many each client has where it
     /// is measured with several [default: 1; with --messenger 2].
     #[arg(long, value_name = "N", conflicts_with = "config", value_parser = clap::value_parser!(u8).range(1..=16))]

@@ -324,6 +324,7 @@ impl Bench {
                     carrier: args.carrier,
                     lanes: args.lanes.unwrap_or(1),
                     workers: args.workers,
+                    gateway_workers: args.gateway_workers,
                     encrypt: args.encrypt,
                     balance: Balance(args.balance),
                     ..Network::default()

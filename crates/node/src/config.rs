@@ -288,6 +288,7 @@ impl ClusterConfig {
             ("mtu", mtu, u64::from(of_family(self.is_ipv6(), LEAST_MTU)), 65_535),
             ("group_cells", Some(self.group_cells as u64), 1, 10),
             ("workers", Some(self.network.workers.into()), 0, 64),
+            ("gateway_workers", self.network.gateway_workers.map(u64::from), 0, 64),
             ("lanes", Some(self.network.lanes.into()), 1, 16),
             ("epoch", Some(u64::from(self.epoch)), 1, u64::from(u32::MAX)),
         ];
@@ -297,7 +298,13 @@ impl ClusterConfig {
                 return refuse(format!("{name} = {value}: choose {least} to {most}"));
             }
         }
-        for (name, value, usual) in [("workers", self.network.workers, 0), ("lanes", self.network.lanes, 1)] {
+        let of_gateways = self.network.gateway_workers.unwrap_or(0);
+        let for_tcp = [
+            ("workers", self.network.workers, 0),
+            ("gateway_workers", of_gateways, 0),
+            ("lanes", self.network.lanes, 1),
+        ];
+        for (name, value, usual) in for_tcp {
             if value > usual && self.network.carrier == CarrierChoice::Udp {
                 return refuse(format!("{name} are for TCP connections: write carrier = \"tcp\", or {name} = {usual}"));
             }
@@ -466,11 +473,17 @@ mod tests {
         refused(&six, "mtu = 1279", "choose 1280 to 65535");
         assert!(parse(&six, "mtu = 1280").is_ok());
         refused(&six, "workers = 2", "write carrier = \"tcp\"");
+        refused(&six, "gateway_workers = 1", "write carrier = \"tcp\"");
         refused(&six, "lanes = 2", "write carrier = \"tcp\"");
         refused(&six, "carrier = \"tcp\"\nlanes = 0", "choose 1 to 16");
         refused(&six, "carrier = \"tcp\"\nworkers = 65", "choose 0 to 64");
         refused(&six, "carrier = \"tcp\"\nbalance = \"rr\"", "choose one of round-robin");
         assert!(parse(&six, "carrier = \"tcp\"\nworkers = 2\nbalance = \"bytes\"").is_ok());
+        let more = parse(&six, "carrier = \"tcp\"\nworkers = 2\ngateway_workers = 1").unwrap();
+        assert_eq!(
+            (more.network.workers_of(NodeId(1)), more.network.workers_of(NodeId(NodeId::FIRST_INITIATOR))),
+            (2, 1)
+        );
     }
 
     #[test]

@@ -89,8 +89,8 @@ impl MapInUse {
                     let path = old.path.display();
                     self.warn(format!(
                         "{node} goes on with the carrier that it has: what {path} says of `carrier` and `encrypt` counts when \
-                         all nodes have been stopped and are started again, and of `lanes`, `workers` and `balance` when this \
-                         one is"
+                         all nodes have been stopped and are started again, and of `lanes`, `workers`, `gateway_workers` and \
+                         `balance` when this one is"
                     ));
                 }
                 let from = if offered.is_some() { ", which another node handed on" } else { "" };

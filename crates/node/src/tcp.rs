@@ -112,7 +112,7 @@ struct Crew {
 
 impl Crew {
     fn start(network: &Network, id: NodeId) -> std::io::Result<Option<Self>> {
-        let count = usize::from(network.workers);
+        let count = network.workers_of(id);
         if count == 0 {
             return Ok(None);
         }

@@ -56,8 +56,8 @@ fn encrypted_objects_are_put_and_got_also_by_workers_and_when_a_target_dies() {
     assert!(cluster.try_run(&["put", "-", "after"], &bytes).status.success());
     assert!(cluster.run(&["get", "after", "-o", "-"]) == bytes);
     assert!(cluster.stop());
-    // With workers, of which every node has two.
-    fs::write(&path, map.replace("encrypt = true", "encrypt = true\nworkers = 2")).unwrap();
+    // With workers, of which every node has two, and a gateway one.
+    fs::write(&path, map.replace("encrypt = true", "encrypt = true\nworkers = 2\ngateway_workers = 1")).unwrap();
     let again = Cluster::start(&data, &["--targets", "5"]);
     assert!(again.run(&["get", "before", "-o", "-"]) == bytes && again.run(&["get", "after", "-o", "-"]) == bytes);
     assert!(again.try_run(&["put", "-", "later"], &bytes).status.success());

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
+use protocol::id::NodeId;
 use protocol::messenger::{Policy, UnknownPolicy};
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +34,9 @@ pub struct Network {
     /// Over TCP: how many threads read connections beside the node's loop; 0 when that reads them itself.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub workers: u8,
+    /// How many a gateway has, and whoever else puts and gets, where that is to be another number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway_workers: Option<u8>,
     /// How connections are shared among them.
     #[serde(default, skip_serializing_if = "Balance::is_usual")]
     pub balance: Balance,
@@ -54,6 +58,7 @@ impl Default for Network {
             carrier: CarrierChoice::Udp,
             lanes: 1,
             workers: 0,
+            gateway_workers: None,
             balance: Balance::default(),
             encrypt: false,
             mtu: None,
@@ -73,10 +78,17 @@ impl Network {
 
     /// Keeps how the nodes are connected, which no node changes while it runs. Whether that was to change.
     pub(crate) fn carry_on(&mut self, used: &Self) -> bool {
-        let of = |network: &Self| (network.carrier, network.encrypt, network.lanes, network.workers, network.balance);
+        let threads = |network: &Self| (network.workers, network.gateway_workers, network.balance);
+        let of = |network: &Self| (network.carrier, network.encrypt, network.lanes, threads(network));
         let changes = of(self) != of(used);
-        (self.carrier, self.encrypt, self.lanes, self.workers, self.balance) = of(used);
+        (self.carrier, self.encrypt, self.lanes, (self.workers, self.gateway_workers, self.balance)) = of(used);
         changes
+    }
+
+    /// How many threads of this node read connections beside its loop.
+    pub(crate) fn workers_of(&self, id: NodeId) -> usize {
+        let of_gateways = self.gateway_workers.filter(|_| id.is_initiator());
+        of_gateways.unwrap_or(self.workers).into()
     }
 
     /// Bytes of an IP packet of the node at `address`: as configured, or else what its interface carries. Over TCP, which cuts what
