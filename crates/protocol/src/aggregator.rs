@@ -93,6 +93,10 @@ pub enum Bug {
 #[derive(Clone, Copy, Debug)]
 struct Offered {
     round: u8,
+    /// Bytes that are kept for it if it is ordered.
+    held: u64,
+    code: Option<erasure::Code>,
+    size: u32,
     at: Instant,
     until: Instant,
 }
@@ -201,12 +205,15 @@ impl Aggregator {
     fn bid(&mut self, to: NodeId, request: &AggregateRequest) {
         let AggregateRequest { txn, round, code, size, rate, earliest } = *request;
         let (came, sent, held) = volumes(code, size);
-        let is_full = self.orders.len() + self.offered.len() >= ORDERS || self.held + held > self.setup.memory;
+        self.offered.remove(&(to, txn));
+        let offered: u64 = self.offered.values().map(|offered| offered.held).sum();
+        let is_full =
+            self.orders.len() + self.offered.len() >= ORDERS || self.held + offered + held > self.setup.memory;
         let port = Span::of_transfer(sent, self.config.link_rate);
         self.calendar.prune(self.now);
         self.calendar.remove(txn);
         let (placed, _) = self.calendar.hole_for(self.now + earliest, port);
-        let transfer = Span::of_transfer(came, self.config.link_rate.min(rate.into()));
+        let transfer = Span::of_transfer(came, self.config.link_rate.min(rate));
         // What it sends takes as long as what comes: it is enough when its port has had time for it at the end of that.
         let start = (placed + port - transfer).max(self.now + earliest);
         let wait = start.since(self.now);
@@ -216,10 +223,10 @@ impl Aggregator {
         } else {
             self.calendar.insert_overlapping(Window { start: placed, end: placed + port, txn });
             let until = self.now + self.config.tentative;
-            self.offered.insert((to, txn), Offered { round, at: self.now, until });
+            self.offered.insert((to, txn), Offered { round, held, code, size, at: self.now, until });
             // All that its port carries. The initiator that orders has to know how much of that is left for parity
             // while data passes.
-            let rate = u32::try_from(self.config.link_rate).unwrap_or(u32::MAX);
+            let rate = self.config.link_rate;
             Answer::Window(OfferedWindow { start: wait, length: transfer, transfer, done: wait + transfer, rate, size })
         };
         self.event(Event::Bid { answer });
@@ -230,7 +237,9 @@ impl Aggregator {
         let Some(offered) = self.offered.remove(&(from, ordered.txn)).filter(|o| o.round == ordered.round) else {
             return self.ignore(IgnoredReason::Late);
         };
-        let Some(order) = Order::new(ordered, offered.at, self.config.late.times(LATE), self.setup.bug) else {
+        let is_offered = (offered.code, offered.size) == (ordered.code, ordered.size);
+        let made = || Order::new(ordered, offered.at, self.config.late.times(LATE), self.setup.bug);
+        let Some(order) = is_offered.then(made).flatten() else {
             self.calendar.remove(ordered.txn);
             return self.ignore(IgnoredReason::Invalid);
         };

@@ -49,7 +49,7 @@ struct Queue {
 impl Order {
     /// `None` when no piece has this size. Windows count from `at`; it is over so long after the last of them at the latest.
     pub(super) fn new(ordered: &AggregateOrder, at: Instant, late: Span, bug: Option<Bug>) -> Option<Self> {
-        let (size, rate) = (ordered.size, u64::from(ordered.rate.max(1)));
+        let (size, rate) = (ordered.size, ordered.rate.max(1));
         let data = ordered.code.map_or(1, Code::data);
         let comes = size.checked_mul(data as u32)?;
         let parity = match ordered.code {

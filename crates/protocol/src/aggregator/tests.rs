@@ -59,7 +59,7 @@ fn ordered(aggregator: &mut Aggregator, sent: &mut Sent) -> (Coded, Vec<u8>) {
     let chunk: Vec<u8> = (0..20_000_u64).map(|n| crate::rng::mix(n) as u8).collect();
     let coded = cut(code, &chunk).expect("it is short");
     let size = coded.pieces[0].len() as u32;
-    let (txn, round, code, rate) = (TXN, 1, Some(code), RATE as u32);
+    let (txn, round, code, rate) = (TXN, 1, Some(code), RATE);
     let request = AggregateRequest { txn, round, code, size, rate, earliest: Span::from_micros(10) };
     says(aggregator, aggregator.now, &Message::Aggregating(Aggregating::Request(request)));
     drain(aggregator, sent);
@@ -92,7 +92,7 @@ fn every_receiver_gets_its_piece_and_parity_as_the_last_piece_passes() {
     let (mut aggregator, mut sent) = (aggregator(), Sent::default());
     let (coded, sends) = ordered(&mut aggregator, &mut sent);
     let Answer::Window(offered) = sent.answers[0] else { panic!("{:?}", sent.answers) };
-    assert_eq!((offered.start, offered.rate), (Span::from_micros(10), u32::MAX), "all that its port carries");
+    assert_eq!((offered.start, offered.rate), (Span::from_micros(10), 8 * RATE), "all that its port carries");
     let mut now = at(10);
     for offset in (0..sends.len()).step_by(1_000) {
         let payload = Bytes::copy_from_slice(&sends[offset..sends.len().min(offset + 1_000)]);
@@ -157,12 +157,11 @@ fn what_was_not_offered_or_not_ordered_is_not_passed_on() {
 #[test]
 fn copies_go_to_all() {
     let (mut aggregator, mut sent) = (aggregator(), Sent::default());
-    let request =
-        AggregateRequest { txn: TXN, round: 1, code: None, size: 1_500, rate: RATE as u32, earliest: Span::ZERO };
+    let request = AggregateRequest { txn: TXN, round: 1, code: None, size: 1_500, rate: RATE, earliest: Span::ZERO };
     says(&mut aggregator, at(0), &Message::Aggregating(Aggregating::Request(request)));
     let receiver = |id| Receiver { piece: Piece(0), target: NodeId(id), start: Span::ZERO };
     let receivers = [2, 5, 7].map(receiver).to_vec();
-    let order = AggregateOrder { txn: TXN, round: 1, code: None, size: 1_500, rate: RATE as u32, receivers };
+    let order = AggregateOrder { txn: TXN, round: 1, code: None, size: 1_500, rate: RATE, receivers };
     says(&mut aggregator, at(1), &Message::Aggregating(Aggregating::Order(order)));
     let chunk: Vec<u8> = (0..1_500_u64).map(|n| crate::rng::mix(n) as u8).collect();
     for offset in [0, 1_000] {
@@ -180,16 +179,39 @@ fn more_than_fits_is_answered_that_it_is_busy() {
     let code = erasure::Code::new(2, 1);
     for n in 0..4 {
         let (txn, size) = (TxnId(n), (104 + 512 * 1_000) as u32);
-        let request = AggregateRequest { txn, round: 1, code, size, rate: RATE as u32, earliest: Span::ZERO };
+        let request = AggregateRequest { txn, round: 1, code, size, rate: RATE, earliest: Span::ZERO };
         says(&mut aggregator, at(n), &Message::Aggregating(Aggregating::Request(request)));
         let receivers = (0..3).map(|n| Receiver { piece: Piece(n), target: NodeId(1), start: Span::ZERO }).collect();
-        let order = AggregateOrder { txn, round: 1, code, size, rate: RATE as u32, receivers };
+        let order = AggregateOrder { txn, round: 1, code, size, rate: RATE, receivers };
         says(&mut aggregator, at(n), &Message::Aggregating(Aggregating::Order(order)));
     }
     drain(&mut aggregator, &mut sent);
     let is_window = |answer: &Answer| answer.window().is_some();
     assert_eq!(sent.answers.iter().map(is_window).collect::<Vec<bool>>(), [true, true, false, false]);
     assert_eq!(aggregator.in_progress(), 2);
+}
+
+/// All are asked for before the first is ordered; and what is ordered is what was offered.
+#[test]
+fn what_is_offered_has_its_memory() {
+    let (mut aggregator, mut sent) = (aggregator(), Sent::default());
+    let (code, size, other) = (erasure::Code::new(2, 1), (104 + 512 * 1_000) as u32, (104 + 512 * 2_000) as u32);
+    for n in 0..4 {
+        let (txn, earliest) = (TxnId(n), Span::ZERO);
+        let request = AggregateRequest { txn, round: 1, code, size, rate: RATE, earliest };
+        says(&mut aggregator, at(0), &Message::Aggregating(Aggregating::Request(request)));
+    }
+    for (n, size) in [(0, size), (1, other), (2, size), (3, size)] {
+        let receivers = (0..3).map(|n| Receiver { piece: Piece(n), target: NodeId(1), start: Span::ZERO }).collect();
+        let order = AggregateOrder { txn: TxnId(n), round: 1, code, size, rate: RATE, receivers };
+        says(&mut aggregator, at(1), &Message::Aggregating(Aggregating::Order(order)));
+    }
+    drain(&mut aggregator, &mut sent);
+    let offered = sent.answers.iter().filter(|answer| answer.window().is_some()).count();
+    assert_eq!((offered, aggregator.in_progress()), (2, 1), "{:?}", sent.answers);
+    let refused =
+        |reason| sent.events.iter().filter(|event| matches!(event, Event::Ignored(is) if *is == reason)).count();
+    assert_eq!((refused(IgnoredReason::Invalid), refused(IgnoredReason::Late)), (1, 2));
 }
 
 #[test]
@@ -209,7 +231,7 @@ fn chunks_that_come_slowly_may_come_together() {
     let (code, earliest) = (erasure::Code::new(2, 1), Span::from_micros(500));
     // Each comes in two pieces at a rate, and leaves in three at eight times that.
     for n in 0..6 {
-        let request = AggregateRequest { txn: TxnId(n), round: 1, code, size, rate: RATE as u32, earliest };
+        let request = AggregateRequest { txn: TxnId(n), round: 1, code, size, rate: RATE, earliest };
         says(&mut aggregator, at(0), &Message::Aggregating(Aggregating::Request(request)));
     }
     drain(&mut aggregator, &mut sent);

@@ -57,7 +57,7 @@ fn beside(context: &Context, some: &[NodeId], others: &[NodeId]) -> Vec<NodeId> 
 enum Phase {
     Asking { since: Instant, soft: Instant, hard: Instant },
     Resting { until: Instant },
-    Receiving { from: NodeId, incoming: Incoming, rate: u32, promised: Instant, due: Instant, repairs: u8 },
+    Receiving { from: NodeId, incoming: Incoming, rate: u64, promised: Instant, due: Instant, repairs: u8 },
     Verifying { from: NodeId, pieces: Vec<Bytes> },
 }
 
@@ -255,7 +255,7 @@ impl Get {
     }
 
     /// `from` sends so many bytes at a rate, from a moment on and for so long.
-    fn receive(&mut self, context: &mut Context, from: NodeId, (size, rate): (u32, u32), when: (Instant, Span)) {
+    fn receive(&mut self, context: &mut Context, from: NodeId, (size, rate): (u32, u64), when: (Instant, Span)) {
         let (promised, transfer) = when;
         let due = promised + transfer + context.payload_patience(0, rate, 0);
         self.progress.fruitless = 0;
@@ -574,7 +574,7 @@ impl Get {
                 }
                 *repairs += 1;
                 *due = context.now + context.payload_patience(*repairs, *rate, incoming.outstanding());
-                let repair = Repair { txn: self.txn, rate: u32::MAX, ranges: incoming.missing() };
+                let repair = Repair { txn: self.txn, rate: u64::MAX, ranges: incoming.missing() };
                 context.send(Destination::Node(from), &Message::Repair(repair));
                 context.event(Event::RepairAsked);
                 Step::Continue

@@ -363,9 +363,7 @@ impl Initiator {
             (Txn::Put(put), Message::Leading(Leading::Grant(grant))) => put.on_grant(context, from, grant),
             (Txn::Get(get), Message::Leading(Leading::Grant(grant))) => get.on_grant(context, from, grant),
             (Txn::Put(put), Message::Ack { ack, .. }) => put.ack(context, from, *ack),
-            (Txn::Put(put), Message::Repair(repair)) => {
-                put.repair(context, from, u64::from(repair.rate), &repair.ranges)
-            }
+            (Txn::Put(put), Message::Repair(repair)) => put.repair(context, from, repair.rate, &repair.ranges),
             (Txn::Get(get), Message::Bid(bid)) => get.bid(context, from, *bid),
             (Txn::Get(get), Message::Ack { ack: Ack::Pending, .. }) => get.pending(context, from),
             (Txn::Get(get), Message::Ack { ack, .. }) => get.refused(context, from, *ack),

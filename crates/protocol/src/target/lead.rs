@@ -54,7 +54,7 @@ struct View {
     disk_free: Instant,
     /// For each size class, what a write keeps the disk by, and what it takes by itself.
     writes: BTreeMap<u32, (Span, Span)>,
-    rate: u32,
+    rate: u64,
     free: u64,
     outward: Calendar,
     read_free: Instant,
@@ -242,7 +242,7 @@ impl Target {
             size,
             each,
             whole,
-            rate: u32::try_from(self.link.get(self.now)).unwrap_or(u32::MAX).max(1),
+            rate: self.link.get(self.now).max(1),
             free: self.free(),
         };
         self.lead.unreported = 0;
@@ -316,12 +316,12 @@ impl Target {
                 continue;
             }
             view.inward.prune(now);
-            let transfer = Span::of_transfer(u64::from(size), u64::from(view.rate)) + self.config.guard;
+            let transfer = Span::of_transfer(u64::from(size), view.rate) + self.config.guard;
             let earliest = (now + request.earliest).max(view.port_busy_until);
             let (start, end) = view.inward.hole_for(earliest, transfer);
             let (domain, rank) = (self.setup.map.domain(*id)?, ranked.iter().position(|n| n == id)?);
             let done = view.durable(start + transfer, size);
-            let rate = u64::from(view.rate);
+            let rate = view.rate;
             let slack = Span::ZERO;
             offers.insert(*id, Offer { start, end, transfer, done, rate, domain, rank, slack, part: None });
         }
@@ -332,7 +332,7 @@ impl Target {
             .iter()
             .for_each(|(start, end)| uplink.insert(Window { start: asked + *start, end: asked + *end, txn }));
         let most = if self.config.multicast { self.setup.map.most_addressed() } else { 1 };
-        let choices = windows(most, Bids { offers: &offers, doubt: None }, &goal, now, &uplink);
+        let choices = windows(most, Bids::new(&offers, None), &goal, now, &uplink);
         let soon = |at: Instant| at.since(now) <= self.config.max_wait;
         let turns: Vec<(Instant, NodeId)> =
             choices.iter().flat_map(|c| c.targets.iter().map(|t| (c.start, *t))).filter(|(at, _)| soon(*at)).collect();
@@ -349,7 +349,7 @@ impl Target {
             term,
             direction: Direction::Put(request.wanted),
             transfer: choices.iter().map(|c| c.length).max()?,
-            rate: u32::try_from(choices.iter().map(|c| c.rate).min()?).unwrap_or(u32::MAX),
+            rate: choices.iter().map(|c| c.rate).min()?,
             windows: Vec::with_capacity(turns.len()),
         };
         for (start, target) in turns {
@@ -439,7 +439,7 @@ impl Target {
             port,
             read,
             alone,
-            rate: u32::try_from(self.link.get(self.now)).unwrap_or(u32::MAX).max(1),
+            rate: self.link.get(self.now).max(1),
             wanted: held.wanted,
         };
         if seek.leader == self.setup.id {
@@ -480,7 +480,7 @@ impl Target {
         let Some(leadership) = &mut group.leadership else { return };
         let mut best: Option<(Instant, NodeId, Instant, Instant, Span, &Holds)> = None;
         for (holder, at, holds) in &sought.holders {
-            let transfer = Span::of_transfer(u64::from(holds.size), u64::from(holds.rate)) + self.config.guard;
+            let transfer = Span::of_transfer(u64::from(holds.size), holds.rate) + self.config.guard;
             let (port, mut read) = ((*at + holds.port).max(now), *at + holds.read);
             let mut start = port.max(read);
             if let Some(view) = leadership.views.get_mut(holder) {

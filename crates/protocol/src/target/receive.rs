@@ -180,8 +180,8 @@ impl Target {
         let start = self.now + request.earliest;
         let arrives = |r: &&Reservation| !r.stage.is_here() && r.window.0 <= start && start < r.window.1;
         let flows = self.reservations.values().filter(arrives).count() as u64 + 1;
-        let rate = u32::try_from(self.link.get(self.now) / flows).unwrap_or(u32::MAX).max(1);
-        let transfer = Span::of_transfer(size, u64::from(rate));
+        let rate = (self.link.get(self.now) / flows).max(1);
+        let transfer = Span::of_transfer(size, rate);
         let done = self.disk_done(start + transfer, request.size, request.purpose.restores()).since(self.now);
         let offered =
             OfferedWindow { start: request.earliest, length: transfer, transfer, done, rate, size: request.size };
@@ -194,7 +194,7 @@ impl Target {
         request: &PutRequest,
         asked: Instant,
     ) -> Result<(OfferedWindow, (Instant, Instant)), Span> {
-        let rate = u32::try_from(self.link.get(self.now)).unwrap_or(u32::MAX).max(1);
+        let rate = self.link.get(self.now).max(1);
         // Of what yields a part may be enough.
         let (mut bytes, least) = self.asked_for(request);
         let mut transfer = self.link.span(self.now, u64::from(bytes)) + self.config.guard;

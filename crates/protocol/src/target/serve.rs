@@ -152,10 +152,9 @@ impl Target {
         let (size, transfer, (start, end)) = (serving.size, serving.transfer, serving.window);
         let wait = start.since(self.now);
         let length = end.since(start.max(self.now));
-        let rate = u32::try_from(serving.rate).unwrap_or(u32::MAX);
         // The disk reads once the window is accepted, which may be long before it begins.
         let read = self.read_times(size).0.min(self.config.max_wait);
-        OfferedWindow { start: wait, length, transfer, done: wait.max(read) + transfer, rate, size }
+        OfferedWindow { start: wait, length, transfer, done: wait.max(read) + transfer, rate: serving.rate, size }
     }
 
     /// Makes room for one more copy on its way out, by forgetting the oldest of those that are only kept for repairs. How
@@ -236,7 +235,7 @@ impl Target {
             id: grant.id,
             round: grant.round,
             size: grant.size,
-            rate: u64::from(grant.rate),
+            rate: grant.rate,
             window,
             transfer: grant.transfer,
             movable: true,
@@ -346,7 +345,7 @@ impl Target {
         }
         let header = DataHeader { size: serving.size, ..header };
         let to = Destination::Node(serving.from);
-        let rate = u64::from(repair.rate).clamp(serving.rate / SLOWEST, serving.rate);
+        let rate = repair.rate.clamp(serving.rate / SLOWEST, serving.rate);
         *outgoing = Outgoing::whole(to, header, payload.clone(), self.now, rate).ranges(&repair.ranges);
         serving.until = self.now + serving.transfer.times(2) + self.config.late.times(4);
         self.event(Event::RepairSent);

@@ -3,7 +3,7 @@
 use bytes::BufMut;
 use erasure::Code;
 
-use super::codec::{Reader, chunk_size, wire_span};
+use super::codec::{Reader, chunk_size, wire_rate, wire_span};
 use crate::id::{NodeId, TxnId};
 use crate::limits;
 use crate::redundancy::Piece;
@@ -30,7 +30,7 @@ pub struct AggregateRequest {
     /// Bytes of each piece or copy.
     pub size: u32,
     /// Bytes per second at which they are sent.
-    pub rate: u32,
+    pub rate: u64,
     /// The initiator cannot send before this, from now.
     pub earliest: Span,
 }
@@ -48,7 +48,7 @@ pub struct AggregateOrder {
     /// Bytes of each piece or copy.
     pub size: u32,
     /// Bytes per second that each receiver takes.
-    pub rate: u32,
+    pub rate: u64,
     /// Which target gets which piece, and when its window begins, counted from the moment at which the bid was sent; at
     /// most [`limits::PIECES`]. Of copies the piece is the first for all of them.
     pub receivers: Vec<Receiver>,
@@ -85,12 +85,12 @@ impl Aggregating {
             Self::Request(AggregateRequest { txn, round, code, size, rate, earliest }) => {
                 out.put_u64_le(txn.0);
                 out.put_slice(&[*round, byte(*code)]);
-                [*size, *rate, wire_span(*earliest)].into_iter().for_each(|n| out.put_u32_le(n));
+                [*size, wire_rate(*rate), wire_span(*earliest)].into_iter().for_each(|n| out.put_u32_le(n));
             }
             Self::Order(AggregateOrder { txn, round, code, size, rate, receivers }) => {
                 out.put_u64_le(txn.0);
                 out.put_slice(&[*round, byte(*code)]);
-                [*size, *rate].into_iter().for_each(|n| out.put_u32_le(n));
+                [*size, wire_rate(*rate)].into_iter().for_each(|n| out.put_u32_le(n));
                 out.put_u8(receivers.len() as u8);
                 for Receiver { piece, target, start } in receivers {
                     out.put_u8(piece.0);
@@ -102,7 +102,7 @@ impl Aggregating {
 
     pub(super) fn take(which: u8, r: &mut Reader<'_>) -> Option<Self> {
         let (txn, round, code) = (TxnId(r.u64()?), r.u8()?, take_code(r)?);
-        let (size, rate) = (chunk_size(r)?, r.u32()?);
+        let (size, rate) = (chunk_size(r)?, r.rate()?);
         Some(match which {
             40 => Self::Request(AggregateRequest { txn, round, code, size, rate, earliest: r.span()? }),
             41 => {

@@ -10,6 +10,19 @@ use crate::time::Span;
 /// When a port is busy: from and until, from now on. Mostly there is one window.
 pub type BusyWindows = SmallVec<[(Span, Span); 1]>;
 
+/// Marks a rate that is said in steps.
+const COARSE: u32 = 1 << 31;
+/// As a shift: ports of 17 Gb/s and more do not need the last byte, and 1 Tb/s can be said.
+const COARSE_BITS: u32 = 6;
+
+/// Bytes a second in 32 bits: all of them below 2^31, and above that without the last six bits, so never more than it is.
+pub(super) fn wire_rate(rate: u64) -> u32 {
+    match u32::try_from(rate) {
+        Ok(rate) if rate < COARSE => rate,
+        _ => COARSE | (rate >> COARSE_BITS).min(u64::from(!COARSE)) as u32,
+    }
+}
+
 pub(super) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -69,6 +82,14 @@ impl<'a> Reader<'a> {
         self.u32().map(|nanos| Span::from_nanos(u64::from(nanos)))
     }
 
+    /// Bytes a second ([`wire_rate`]).
+    #[inline]
+    pub(super) fn rate(&mut self) -> Option<u64> {
+        let coded = self.u32()?;
+        let coarse = u64::from(coded & !COARSE) << COARSE_BITS;
+        Some(if coded & COARSE == 0 { coded.into() } else { coarse })
+    }
+
     #[inline]
     pub(super) fn chunk(&mut self) -> Option<ChunkId> {
         ChunkId::decode(&self.array()?)
@@ -115,4 +136,19 @@ pub(super) fn put_after(after: Option<&ChunkId>, out: &mut impl BufMut) {
 
 pub(super) fn take_after(r: &mut Reader<'_>) -> Option<Option<ChunkId>> {
     Some(if r.flag()? { Some(r.chunk()?) } else { None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_said_as_it_is_or_a_little_lower() {
+        let said = |rate| Reader::new(&wire_rate(rate).to_le_bytes()).rate().expect("four bytes");
+        for rate in [0, 1, 1_250_000_000, (1 << 31) - 1, 1 << 31, 3_125_000_000, 12_500_000_000, 100_000_000_000] {
+            assert_eq!(said(rate), rate);
+        }
+        assert_eq!(said(3_125_000_063), 3_125_000_000);
+        assert_eq!(said(u64::MAX), 0x7fff_ffff << 6, "1.1 Tb/s are the most");
+    }
 }

@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes};
 
 use super::aggregating::Aggregating;
-use super::codec::{Reader, put_after, put_windows, take_after, take_windows, wire_span};
+use super::codec::{Reader, put_after, put_windows, take_after, take_windows, wire_rate, wire_span};
 use super::healing;
 use super::lead::Leading;
 use super::message::{
@@ -185,7 +185,7 @@ impl Message {
             },
             5 => Self::Ack { txn: TxnId(r.u64()?), ack: Ack::take(r)? },
             6 => {
-                let (txn, rate, count) = (TxnId(r.u64()?), r.u32()?, r.count(limits::RANGES)?);
+                let (txn, rate, count) = (TxnId(r.u64()?), r.rate()?, r.count(limits::RANGES)?);
                 let ranges =
                     (0..count).map(|_| Some(ByteRange { offset: r.u32()?, len: r.u32()? })).collect::<Option<_>>()?;
                 Self::Repair(Repair { txn, rate, ranges })
@@ -275,7 +275,7 @@ fn put_granted(granted: &[Granted], out: &mut impl BufMut) {
 
 fn put_repair(repair: &Repair, out: &mut impl BufMut) {
     out.put_u64_le(repair.txn.0);
-    out.put_u32_le(repair.rate);
+    out.put_u32_le(wire_rate(repair.rate));
     out.put_u8(repair.ranges.len() as u8);
     for range in &repair.ranges {
         out.put_u32_le(range.offset);
@@ -350,14 +350,14 @@ fn put_offered(offered: &OfferedWindow, out: &mut impl BufMut) {
     for span in [offered.start, offered.length, offered.transfer, offered.done] {
         out.put_u32_le(wire_span(span));
     }
-    out.put_u32_le(offered.rate);
+    out.put_u32_le(wire_rate(offered.rate));
     out.put_u32_le(offered.size);
 }
 
 #[inline]
 fn take_offered(r: &mut Reader<'_>) -> Option<OfferedWindow> {
     let (start, length, transfer, done) = (r.span()?, r.span()?, r.span()?, r.span()?);
-    Some(OfferedWindow { start, length, transfer, done, rate: r.u32()?, size: r.u32()? })
+    Some(OfferedWindow { start, length, transfer, done, rate: r.rate()?, size: r.u32()? })
 }
 
 fn put_bid(bid: &Bid, out: &mut impl BufMut) {

@@ -2,7 +2,7 @@
 
 use bytes::BufMut;
 
-use super::codec::{BusyWindows, Reader, chunk_size, put_windows, take_windows, wire_span};
+use super::codec::{BusyWindows, Reader, chunk_size, put_windows, take_windows, wire_rate, wire_span};
 use crate::id::{ChunkId, GroupId, NodeId, TxnId};
 use crate::limits;
 use crate::redundancy::Wanted;
@@ -147,7 +147,7 @@ pub struct Holds {
     /// What that read takes by itself.
     pub alone: Span,
     /// Bytes per second of the port.
-    pub rate: u32,
+    pub rate: u64,
     /// What the copy is kept for: how many others may answer.
     pub wanted: Wanted,
 }
@@ -174,7 +174,7 @@ pub struct Grant {
     /// What the transfer takes.
     pub transfer: Span,
     /// Bytes per second at which to send.
-    pub rate: u32,
+    pub rate: u64,
     /// The chosen, at most [`limits::COPIES`].
     pub windows: Vec<GrantedWindow>,
 }
@@ -217,7 +217,7 @@ pub struct Report {
     /// What such a write takes on an idle disk.
     pub whole: Span,
     /// Bytes per second of the port.
-    pub rate: u32,
+    pub rate: u64,
     /// Bytes that new chunks may take.
     pub free: u64,
 }
@@ -279,7 +279,7 @@ impl Holds {
         out.put_u32_le(self.group.0);
         out.put_u32_le(self.size);
         [self.port, self.read, self.alone].into_iter().for_each(|span| out.put_u32_le(wire_span(span)));
-        out.put_u32_le(self.rate);
+        out.put_u32_le(wire_rate(self.rate));
         if self.wanted != Wanted::BY_MAP {
             out.put_u8(self.wanted.code());
         }
@@ -296,7 +296,7 @@ impl Holds {
             port: r.span()?,
             read: r.span()?,
             alone: r.span()?,
-            rate: r.u32()?,
+            rate: r.rate()?,
             wanted: if r.at_end() { Wanted::BY_MAP } else { Wanted::from_code(r.u8()?)? },
         })
     }
@@ -330,7 +330,7 @@ impl Grant {
         out.put_u32_le(self.group.0);
         out.put_u32_le(self.term);
         out.put_u32_le(wire_span(self.transfer));
-        out.put_u32_le(self.rate);
+        out.put_u32_le(wire_rate(self.rate));
         out.put_u8(self.windows.len() as u8);
         for window in &self.windows {
             out.put_u32_le(window.target.0);
@@ -343,7 +343,7 @@ impl Grant {
         let (initiator, txn, round) = (NodeId(r.u32()?), TxnId(r.u64()?), r.u8()?);
         let direction = Direction::from_flags(r.u8()?)?;
         let (id, size, group, term) = (r.chunk()?, chunk_size(r)?, GroupId(r.u32()?), r.u32()?);
-        let (transfer, rate, count) = (r.span()?, r.u32()?, r.count(limits::COPIES)?);
+        let (transfer, rate, count) = (r.span()?, r.rate()?, r.count(limits::COPIES)?);
         let window =
             |r: &mut Reader<'_>| Some(GrantedWindow { target: NodeId(r.u32()?), start: r.span()?, done: r.span()? });
         let windows = (0..count).map(|_| window(r)).collect::<Option<_>>()?;
@@ -360,7 +360,7 @@ impl Report {
         out.put_u32_le(self.size);
         out.put_u32_le(wire_span(self.each));
         out.put_u32_le(wire_span(self.whole));
-        out.put_u32_le(self.rate);
+        out.put_u32_le(wire_rate(self.rate));
         out.put_u64_le(self.free);
     }
 
@@ -373,7 +373,7 @@ impl Report {
             size: chunk_size(r)?,
             each: r.span()?,
             whole: r.span()?,
-            rate: r.u32()?,
+            rate: r.rate()?,
             free: r.u64()?,
         })
     }

@@ -499,7 +499,7 @@ pub struct OfferedWindow {
     /// When the copy should be durable (put) or its last byte sent (get), if the transfer starts with the window.
     pub done: Span,
     /// Bytes per second at which to send.
-    pub rate: u32,
+    pub rate: u64,
     /// The chunk's size: for a get, the initiator does not know it. Of a [part](Answer::Part) its bytes.
     pub size: u32,
 }
@@ -542,7 +542,7 @@ pub struct Repair {
     /// Which transaction.
     pub txn: TxnId,
     /// Not faster than this, in bytes per second: what came faster was lost.
-    pub rate: u32,
+    pub rate: u64,
     /// Offset and length of each; at most [`RANGES`](crate::limits::RANGES).
     pub ranges: Vec<ByteRange>,
 }

@@ -138,7 +138,7 @@ fn the_copy_that_was_sent_first_makes_room_for_the_next() {
         window(&tell(&mut target, now, &common::get(most + 1, 1, id(most + 1)), Some(size)).0);
         // Of the others something can be sent again.
         let forgotten = (1..=most).filter(|txn| {
-            let repair = Repair { txn: TxnId(*txn), rate: u32::MAX, ranges: vec![ByteRange { offset: 0, len: 1 }] };
+            let repair = Repair { txn: TxnId(*txn), rate: u64::MAX, ranges: vec![ByteRange { offset: 0, len: 1 }] };
             let unknown = Message::Ack { txn: TxnId(*txn), ack: Ack::Unknown };
             tell(&mut target, now, &Message::Repair(repair), None).0 == [unknown]
         });

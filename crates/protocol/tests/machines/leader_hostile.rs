@@ -137,7 +137,7 @@ impl World {
             0..=2 => {
                 let turn = |n| GrantedWindow { target: NodeId(n), start: first, done: first + second };
                 let direction = if s.what == 0 { Direction::Get } else { Direction::Put(wanted) };
-                let (initiator, transfer, rate) = (INITIATOR, second, s.first);
+                let (initiator, transfer, rate) = (INITIATOR, second, s.first.into());
                 let windows = (1..=u32::from(s.sender)).map(turn).collect();
                 let grant = Grant { initiator, txn, round, id, size, group, term, direction, transfer, rate, windows };
                 Leading::Grant(grant)
@@ -145,7 +145,7 @@ impl World {
             3 => Leading::Claim { group, term },
             4 | 5 => {
                 let (port, disk, each, whole) = (first, second, first, second);
-                let (rate, free) = (s.first, u64::from(s.second));
+                let (rate, free) = (s.first.into(), u64::from(s.second));
                 Leading::Report(Report { group, term, port, disk, size, each, whole, rate, free })
             }
             6 | 7 => {
@@ -156,7 +156,7 @@ impl World {
             8 => {
                 let (port, read, alone) = (first, second, first);
                 let initiator = INITIATOR;
-                let (round, rate) = (s.round, s.second);
+                let (round, rate) = (s.round, s.second.into());
                 Leading::Holds(Holds { initiator, txn, round, id, group, size, port, read, alone, rate, wanted })
             }
             9 => {

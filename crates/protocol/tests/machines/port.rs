@@ -153,7 +153,7 @@ fn ask(target: &mut Target, now: u64, txn: u64) -> OfferedWindow {
 }
 
 /// Lets time pass to `until`; what was asked for again, when, and how fast it may come.
-fn repairs(target: &mut Target, until: u64) -> Vec<(u64, TxnId, u32)> {
+fn repairs(target: &mut Target, until: u64) -> Vec<(u64, TxnId, u64)> {
     let mut asked = Vec::new();
     while let Output::Idle(Some(deadline)) = target.poll_output() {
         if deadline.at > at(until) {

@@ -31,7 +31,7 @@ fn asked(messages: &[Message]) -> Option<(TxnId, u32)> {
 /// All three targets offer what is free from so long on.
 fn bids(initiator: &mut Initiator, now: Instant, (txn, size): (TxnId, u32), start: Span) {
     let transfer = Span::of_transfer(size.into(), RATE);
-    let (length, done, rate) = (transfer.times(4), start + transfer, RATE as u32);
+    let (length, done, rate) = (transfer.times(4), start + transfer, RATE);
     let answer = Answer::Window(OfferedWindow { start, length, transfer, done, rate, size });
     for target in 1..=3 {
         let bid = Message::Bid(Bid { txn, round: 1, answer });

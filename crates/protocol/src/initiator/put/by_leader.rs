@@ -58,7 +58,7 @@ impl Put {
         let mut choices: Vec<Choice> = Vec::new();
         for window in &grant.windows {
             let Some(domain) = context.domain(window.target) else { continue };
-            let (start, rate) = (context.window_start(window.start, &context.grants), u64::from(grant.rate));
+            let (start, rate) = (context.window_start(window.start, &context.grants), grant.rate);
             let done = start + window.done.less(window.start);
             let end = start + grant.transfer;
             let (transfer, slack) = (grant.transfer, Span::ZERO);

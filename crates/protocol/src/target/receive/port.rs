@@ -117,7 +117,7 @@ impl Target {
 
     /// How fast what is missing of a copy of `size` may come, in bytes per second: as fast as the last of it did, shared with
     /// the other copies of which something is missing.
-    pub(super) fn repair_rate(&mut self, reserved: bool, size: u32) -> u32 {
+    pub(super) fn repair_rate(&mut self, reserved: bool, size: u32) -> u64 {
         let seen = self.busy.and_then(|busy| {
             let took = busy.took();
             (took > Span::ZERO && busy.bytes > u64::from(size / 16)).then(|| took.rate_of(busy.bytes))
@@ -125,7 +125,7 @@ impl Target {
         self.learn_rate(reserved, size);
         let rate = self.link.get(self.now).min(seen.unwrap_or(u64::MAX));
         let incomplete = self.reservations.values().filter(|r| r.stage.is_open() && r.repairs > 0).count();
-        u32::try_from(rate / incomplete.max(1) as u64).unwrap_or(u32::MAX).max(1)
+        (rate / incomplete.max(1) as u64).max(1)
     }
 
     /// Whether what comes at once of a copy is enough to tell a port's rate: what lies between may hold back nothing of a smaller piece.
