@@ -57,36 +57,42 @@ fn quickest(offers: &Offers) -> Option<&Offer> {
 #[derive(Clone, Copy)]
 pub(crate) struct Bids<'a> {
     pub(crate) offers: &'a Offers,
+    /// What differs by less than this is durable at about the same time.
+    usual: Span,
     /// What is in doubt because all targets that bid [seem idle](doubt_of_idle).
-    pub(crate) doubt: Option<Span>,
+    doubt: Span,
 }
 
-impl Bids<'_> {
-    /// What differs by less than this is durable at about the same time: an eighth of what the quickest takes from its window
-    /// to the disk. Not of the wait for windows as well, or much would be late under load.
-    fn usual_tolerance(&self) -> Span {
-        quickest(self.offers).map_or(Span::ZERO, |offer| offer.takes().div(8)).max(Span::from_nanos(1))
+impl<'a> Bids<'a> {
+    pub(crate) fn new(offers: &'a Offers, doubt: Option<Span>) -> Self {
+        // Not of the wait for windows as well, or much would be late under load.
+        let usual = quickest(offers).map_or(Span::ZERO, about).max(Span::from_nanos(1));
+        Self { offers, usual, doubt: doubt.unwrap_or(Span::ZERO) }
     }
 
-    /// That, or what is in doubt, where it is more.
     fn tolerance(&self) -> Span {
-        self.usual_tolerance().max(self.doubt.unwrap_or(Span::ZERO))
+        self.usual.max(self.doubt)
     }
+}
+
+/// How much sooner or later than an offer is about as soon: an eighth of what it takes from its window to the disk.
+fn about(offer: &Offer) -> Span {
+    offer.takes().div(8)
 }
 
 /// How much offers may differ and still count as equal, when all targets that bid seem idle: their windows begin at about
 /// the same time, none takes more than twice as long as the quickest, and none is for a part. What they differ by then is
 /// not what they have to do, but how their last copies went, and those that went well would get all that come. `None` when
 /// they have different things to do.
-pub(crate) fn doubt_of_idle(offers: &Offers, error: PromiseError) -> Option<Span> {
+pub(crate) fn doubt_of_idle(offers: &Offers, bytes: u32, error: &PromiseError) -> Option<Span> {
     let quickest = quickest(offers).filter(|_| offers.len() > 1)?;
     let first = offers.values().map(|offer| offer.start).min()?;
     // Bids come one after the other, and their windows begin later by that.
-    let together = quickest.takes().div(8).max(quickest.slack.min(quickest.takes().div(2)));
+    let together = about(quickest).max(quickest.slack.min(quickest.takes().div(2)));
     let is_idle = |offer: &Offer| {
         offer.start.since(first) <= together && offer.takes() <= quickest.takes().times(2) && offer.part.is_none()
     };
-    offers.values().all(is_idle).then(|| error.between_two(quickest.takes()))
+    offers.values().all(is_idle).then(|| error.between_two(bytes, quickest.takes()))
 }
 
 /// Puts what is durable at about the same time as the soonest on one level: among those on a level the chunk's hash decides,
@@ -193,11 +199,10 @@ fn common(bids: Bids<'_>, used_domains: &[u16], need: usize, now: Instant, uplin
     // Bids come one after the other, and the windows of the last begin a little later, by what bids differ by. Among
     // sub-windows that end at nearly the same time the hash decides, or the targets that answer first would always be
     // chosen. Where ends are in doubt, it decides among all that do not begin later.
-    let differ = offers.values().map(|offer| offer.slack).min().unwrap_or(Span::ZERO).min(bids.usual_tolerance());
-    let doubt = bids.doubt.unwrap_or(Span::ZERO);
+    let differ = offers.values().map(|offer| offer.slack).min().unwrap_or(Span::ZERO).min(bids.usual);
     let is_about_soonest = |(start, _, last, _): &&(Instant, usize, Instant, usize)| {
         let later = last.since(soonest);
-        later <= differ || later <= doubt && start.since(begins) <= differ
+        later <= differ || later <= bids.doubt && start.since(begins) <= differ
     };
     let about_soonest = with_most().filter(is_about_soonest);
     let start = about_soonest.min_by_key(|(start, _, _, ranks)| (*ranks, *start)).map(|(start, ..)| *start)?;
@@ -311,8 +316,8 @@ mod tests {
     fn the_common_window_avoids_the_slow_disk() {
         let bids =
             offers(&[offer(0, 140, 9_000, 0), offer(10, 150, 300, 1), offer(20, 160, 300, 2), offer(40, 180, 300, 3)]);
-        let mut choice = common(Bids { offers: &bids, doubt: None }, &[], 3, Instant::ZERO, &Calendar::default())
-            .expect("three fit");
+        let mut choice =
+            common(Bids::new(&bids, None), &[], 3, Instant::ZERO, &Calendar::default()).expect("three fit");
         choice.targets.sort_unstable();
         assert_eq!(choice.targets, [NodeId(1), NodeId(2), NodeId(3)]);
         assert_eq!(choice.start, Instant::from_nanos(40));
@@ -323,10 +328,9 @@ mod tests {
         let mut bids = offers(&[offer(0, 500, 1_000, 0), offer(0, 500, 1_010, 1), offer(0, 500, 1_100, 2)]);
         bids.insert(NodeId(3), Offer { rank: 1, ..offer(0, 500, 1_300, 3) });
         bids.get_mut(&NodeId(0)).expect("it is there").rank = 9;
-        let choice =
-            common(Bids { offers: &bids, doubt: None }, &[], 1, Instant::ZERO, &Calendar::default()).expect("one fits");
+        let choice = common(Bids::new(&bids, None), &[], 1, Instant::ZERO, &Calendar::default()).expect("one fits");
         assert_eq!(choice.targets, [NodeId(1)]);
-        let choices = consecutive(Bids { offers: &bids, doubt: None }, &[], 3, Instant::ZERO, &Calendar::default());
+        let choices = consecutive(Bids::new(&bids, None), &[], 3, Instant::ZERO, &Calendar::default());
         let targets: Vec<NodeId> = choices.into_iter().flat_map(|c| c.targets).collect();
         assert_eq!(targets, [NodeId(1), NodeId(2), NodeId(0)]);
     }
@@ -335,10 +339,10 @@ mod tests {
     /// which the hash prefers the later ones.
     fn chosen(list: &[Offer], wrong: u64) -> (u16, u16) {
         let mut error = PromiseError::default();
-        (0..200).for_each(|_| error.sample(Span::from_nanos(1_000), Span::from_nanos(1_000 + wrong)));
+        (0..200).for_each(|_| error.sample(1, Span::from_nanos(1_000), Span::from_nanos(1_000 + wrong)));
         let mut offers = offers(list);
         offers.values_mut().for_each(|offer| offer.rank = 9 - usize::from(offer.domain));
-        let bids = Bids { offers: &offers, doubt: doubt_of_idle(&offers, error) };
+        let bids = Bids::new(&offers, doubt_of_idle(&offers, 1, &error));
         let domain = |choice: &Choice| offers.get(&choice.targets[0]).expect("it bid").domain;
         let together = common(bids, &[], 1, Instant::ZERO, &Calendar::default()).expect("one fits");
         (domain(&together), domain(&consecutive(bids, &[], 1, Instant::ZERO, &Calendar::default())[0]))
@@ -374,13 +378,9 @@ mod tests {
     #[test]
     fn domains_are_kept_apart() {
         let bids = offers(&[offer(0, 500, 200, 7), offer(0, 500, 200, 7), offer(0, 500, 200, 8)]);
-        let choice = common(Bids { offers: &bids, doubt: None }, &[8], 3, Instant::ZERO, &Calendar::default())
-            .expect("one fits");
+        let choice = common(Bids::new(&bids, None), &[8], 3, Instant::ZERO, &Calendar::default()).expect("one fits");
         assert_eq!(choice.targets, [NodeId(0)]);
-        assert_eq!(
-            consecutive(Bids { offers: &bids, doubt: None }, &[], 3, Instant::ZERO, &Calendar::default()).len(),
-            2
-        );
+        assert_eq!(consecutive(Bids::new(&bids, None), &[], 3, Instant::ZERO, &Calendar::default()).len(), 2);
     }
 
     #[test]
@@ -388,8 +388,7 @@ mod tests {
         let bids = offers(&[offer(0, 500, 200, 1), offer(0, 500, 210, 2), offer(0, 500, 220, 3)]);
         let sizes = |most| {
             let goal = Goal::new(Redundancy::Copies(3));
-            let choices =
-                windows(most, Bids { offers: &bids, doubt: None }, &goal, Instant::ZERO, &Calendar::default());
+            let choices = windows(most, Bids::new(&bids, None), &goal, Instant::ZERO, &Calendar::default());
             choices.iter().map(|c| c.targets.len()).collect::<Vec<_>>()
         };
         assert_eq!((sizes(3), sizes(2), sizes(1)), (vec![3], vec![2, 1], vec![1, 1, 1]));
@@ -398,11 +397,10 @@ mod tests {
     #[test]
     fn consecutive_windows_follow_each_other_on_the_uplink() {
         let bids = offers(&[offer(0, 500, 200, 1), offer(0, 500, 210, 2), offer(0, 500, 220, 3)]);
-        let starts: Vec<u64> =
-            consecutive(Bids { offers: &bids, doubt: None }, &[], 3, Instant::ZERO, &Calendar::default())
-                .iter()
-                .map(|c| c.start.as_nanos())
-                .collect();
+        let starts: Vec<u64> = consecutive(Bids::new(&bids, None), &[], 3, Instant::ZERO, &Calendar::default())
+            .iter()
+            .map(|c| c.start.as_nanos())
+            .collect();
         assert_eq!(starts, [0, 100, 200]);
     }
 }

@@ -352,30 +352,41 @@ impl Default for AcceptRate {
     }
 }
 
-/// How far off promises are, as a part of the time that was promised: a moving average, all of it at most.
-/// Nothing is known of the first ones, so those of all that seem idle count as equal.
-#[derive(Clone, Copy, Debug)]
-pub struct PromiseError(u64);
+/// How far off promises are, as a part of the time that was promised: a moving average for each power of two of bytes, all
+/// of it at most. Nothing is known of the first ones, so those of all that seem idle count as equal.
+#[derive(Clone, Debug)]
+pub struct PromiseError {
+    classes: FlatMap<u32, u64, 4>,
+}
 
 impl Default for PromiseError {
     fn default() -> Self {
-        Self(WHOLE / 2)
+        Self { classes: FlatMap::new() }
     }
 }
 
 impl PromiseError {
-    /// Takes one more into account, by a sixteenth: `promised` was said, and it took `took`.
-    pub fn sample(&mut self, promised: Span, took: Span) {
+    /// Half of what is promised: either of two may be wrong by that, so all that they differ by is in doubt.
+    const UNKNOWN: u64 = WHOLE / 2;
+
+    fn of(&self, bytes: u32) -> u64 {
+        self.classes.get(&bytes.max(1).ilog2()).copied().unwrap_or(Self::UNKNOWN)
+    }
+
+    /// Takes one more into account, by a sixteenth: of a copy of so many bytes `promised` was said, and it took `took`.
+    pub fn sample(&mut self, bytes: u32, promised: Span, took: Span) {
         let (promised, took) = (promised.as_nanos().max(1), took.as_nanos());
         let off = promised.abs_diff(took).min(promised);
         let part = u128::from(off) * u128::from(WHOLE) / u128::from(promised);
-        self.0 = self.0 - self.0 / 16 + part as u64 / 16;
+        let before = self.of(bytes);
+        self.classes.insert(bytes.max(1).ilog2(), before - before / 16 + part as u64 / 16);
     }
 
-    /// How much two that promise about `promised` may differ and still count as equal: either may be wrong. All of it at most.
+    /// How much two that promise about `promised` for so many bytes may differ and still count as equal: either may be wrong.
+    /// All of it at most.
     #[must_use]
-    pub fn between_two(self, promised: Span) -> Span {
-        part_of(promised, (2 * self.0).min(WHOLE))
+    pub fn between_two(&self, bytes: u32, promised: Span) -> Span {
+        part_of(promised, (2 * self.of(bytes)).min(WHOLE))
     }
 }
 
@@ -443,15 +454,17 @@ mod tests {
     #[test]
     fn promises_differ_by_what_they_are_wrong_by() {
         let (mut error, promised) = (PromiseError::default(), Span::from_millis(8));
-        assert_eq!(error.between_two(promised), promised, "nothing is known of the first ones");
-        (0..200).for_each(|n| error.sample(promised, Span::from_millis(if n % 2 == 0 { 7 } else { 9 })));
-        let differ = error.between_two(promised);
+        assert_eq!(error.between_two(1 << 20, promised), promised, "nothing is known of the first ones");
+        (0..200).for_each(|n| error.sample(1 << 20, promised, Span::from_millis(if n % 2 == 0 { 7 } else { 9 })));
+        let differ = error.between_two(1 << 20, promised);
         assert!(differ > Span::from_micros(1_900) && differ < Span::from_micros(2_010), "{differ:?}");
-        (0..200).for_each(|_| error.sample(promised, Span::from_secs(100)));
-        assert!(error.between_two(promised) > Span::from_micros(7_900), "never more than was promised");
-        assert!(error.between_two(promised) <= promised);
-        (0..200).for_each(|_| error.sample(promised, promised));
-        assert!(error.between_two(promised) < Span::from_micros(10));
+        (0..200).for_each(|_| error.sample(1 << 20, promised, Span::from_secs(100)));
+        assert!(error.between_two(1 << 20, promised) > Span::from_micros(7_900), "never more than was promised");
+        assert!(error.between_two(1 << 20, promised) <= promised);
+        (0..200).for_each(|_| error.sample(1 << 20, promised, promised));
+        assert!(error.between_two(1 << 20, promised) < Span::from_micros(10));
+        (0..200).for_each(|_| error.sample(4_096, promised, Span::from_secs(100)));
+        assert!(error.between_two(1 << 20, promised) < Span::from_micros(10), "what is small is something else");
     }
 
     /// A write that takes 100 us, and 20 that come meanwhile, which the disk takes in two groups of ten.

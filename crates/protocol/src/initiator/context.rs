@@ -152,8 +152,8 @@ impl Context {
     }
 
     /// How long to wait for the next of what comes at `rate`, after having asked in vain `asked` times, the last time for so many `bytes`.
-    pub(super) fn payload_patience(&self, asked: u8, rate: u32, bytes: u32) -> Span {
-        let queued = self.config.queued(rate.into(), bytes).min(self.config.give_up.div(8));
+    pub(super) fn payload_patience(&self, asked: u8, rate: u64, bytes: u32) -> Span {
+        let queued = self.config.queued(rate, bytes).min(self.config.give_up.div(8));
         self.lateness.patience(asked, self.config.late) + queued
     }
 
@@ -192,8 +192,8 @@ impl Context {
 
     /// A copy is durable whose transfer was to begin at `start`, and for which an idle target said that it `takes` so long. The way
     /// here is not its fault.
-    pub(super) fn copy_durable(&mut self, start: Instant, takes: Span) {
-        self.promises.sample(takes, self.arrived.since(start).less(self.bids.smallest()));
+    pub(super) fn copy_durable(&mut self, bytes: u32, start: Instant, takes: Span) {
+        self.promises.sample(bytes, takes, self.arrived.since(start).less(self.bids.smallest()));
     }
 
     /// A grant, or a leader's refusal, has arrived for what was asked at `since`.

@@ -266,9 +266,17 @@ impl Initiator {
     /// A target that was chosen knows nothing of it: its offer had expired.
     pub(super) fn gather_refused(&mut self, txn: TxnId, from: NodeId, ack: Ack) {
         let open = self.gathers.get(&txn).map(|gather| gather.open.clone()).unwrap_or_default();
-        for (_, own) in open {
+        let is_served = |own: &TxnId| match self.active.get(own).map(|active| &active.txn) {
+            Some(Txn::Get(get)) => get.is_served_by(from),
+            _ => false,
+        };
+        let served: Vec<TxnId> = open.into_iter().map(|(_, own)| own).filter(is_served).collect();
+        if served.is_empty() {
+            self.context.event(Event::Ignored(IgnoredReason::Late));
+        }
+        for own in served {
             self.step(own, |active, context| match active {
-                Txn::Get(get) if get.is_served_by(from) => get.refused(context, from, ack),
+                Txn::Get(get) => get.refused(context, from, ack),
                 _ => Step::Continue,
             });
         }

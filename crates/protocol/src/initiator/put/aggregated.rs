@@ -77,7 +77,7 @@ impl Put {
     /// Asks it for the time that the group is asked for.
     pub(super) fn ask_aggregator(&mut self, context: &mut Context, id: NodeId, earliest: Span) {
         let (code, size) = (self.code(), self.size());
-        let rate = u32::try_from(context.config.link_rate).unwrap_or(u32::MAX);
+        let rate = context.config.link_rate;
         let request = AggregateRequest { txn: self.txn, round: self.round.number, code, size, rate, earliest };
         context.send(Destination::Node(id), &Message::Aggregating(Aggregating::Request(request)));
         self.aggregator = Some(Aggregation { id, earliest, bid: AggregatorBid::Awaited, empty_handed: Vec::new() });
@@ -148,8 +148,8 @@ impl Put {
         let (goal, from) = (&self.progress.goal, start.max(context.now));
         let fastest = self.offers.values().map(|offer| offer.rate).max().unwrap_or(1).max(1);
         // So many pieces at once leave it.
-        let lanes = ((u64::from(offered.rate) + fastest / 2) / fastest) as usize;
-        let bids = choose::Bids { offers: &self.offers, doubt: self.doubt };
+        let lanes = ((offered.rate + fastest / 2) / fastest) as usize;
+        let bids = choose::Bids::new(&self.offers, self.doubt);
         let choices = match code {
             Some(code) => choose::with_parity(bids, goal, (code.data(), lanes), from, &context.uplink)?,
             None => choose::windows(limits::PIECES, bids, goal, from, &context.uplink),
@@ -163,7 +163,7 @@ impl Put {
         serves.then_some(choices)
     }
 
-    fn accepted_aggregator(&self) -> Option<&Aggregation> {
+    pub(super) fn accepted_aggregator(&self) -> Option<&Aggregation> {
         self.aggregator.as_ref().filter(|aggregation| aggregation.is_accepted())
     }
 
@@ -194,8 +194,7 @@ impl Put {
             choice.targets.iter().map(move |target| Receiver { piece, target: *target, start }).collect::<Vec<_>>()
         };
         let receivers = pieces.zip(choices).flat_map(receiver).collect();
-        let slowest = choices.iter().map(|choice| choice.rate).min().unwrap_or(1);
-        let rate = u32::try_from(slowest).unwrap_or(u32::MAX);
+        let rate = choices.iter().map(|choice| choice.rate).min().unwrap_or(1);
         let (code, size) = (self.code(), self.size());
         let order = AggregateOrder { txn: self.txn, round: self.round.number, code, size, rate, receivers };
         context.send(Destination::Node(*id), &Message::Aggregating(Aggregating::Order(order)));

@@ -50,7 +50,7 @@ impl Put {
                         end: start + offered.length,
                         transfer: offered.transfer,
                         done: start + offered.done.less(offered.start),
-                        rate: u64::from(offered.rate),
+                        rate: offered.rate,
                         domain,
                         rank: self.ranked.iter().position(|n| *n == from).unwrap_or(usize::MAX),
                         slack: context.slack(),
@@ -156,7 +156,8 @@ impl Put {
             self.ask(context);
             return Step::Continue;
         }
-        self.doubt = doubt_of_idle(&self.offers, context.promises).filter(|_| self.round.busy.is_none());
+        let is_believed = self.round.busy.is_some() || !context.config.transport.reserved;
+        self.doubt = doubt_of_idle(&self.offers, self.size(), &context.promises).filter(|_| !is_believed);
         let mut choices = self.pick_aggregated(context).unwrap_or_else(|| self.pick(context));
         if self.certain.is_some() {
             choices.truncate(1);
@@ -215,6 +216,6 @@ impl Put {
         }
         let common = context.config.transport.is_common() && self.job.payload.is_common() && self.by_multicast(context);
         let most = if common { context.map.most_addressed() } else { 1 };
-        windows(most, Bids { offers, doubt: self.doubt }, &self.progress.goal, context.now, &context.uplink)
+        windows(most, Bids::new(offers, self.doubt), &self.progress.goal, context.now, &context.uplink)
     }
 }

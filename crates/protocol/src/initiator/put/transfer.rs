@@ -19,6 +19,8 @@ impl Put {
         let mut waiting = FlatMap::new();
         self.order(context, &choices);
         let own = self.sends_itself(choices.len());
+        // The way by an aggregator is not what a target promised.
+        let is_promised = self.doubt.is_some() && self.accepted_aggregator().is_none();
         for (nth, choice) in choices.into_iter().enumerate() {
             let Some(piece) = (if self.job.payload.is_common() { Some(Piece(0)) } else { missing.next() }) else {
                 break;
@@ -32,7 +34,7 @@ impl Put {
                 let done = offer.map_or(choice.start, |offer| offer.finish(choice.start));
                 // What is sent to several goes at the rate of the slowest port.
                 let takes = |offer: &Offer| offer.takes() + choice.length.less(offer.transfer);
-                let promised = offer.filter(|_| self.doubt.is_some()).map(|offer| (choice.start, takes(offer)));
+                let promised = offer.filter(|_| is_promised).map(|offer| (choice.start, takes(offer)));
                 let due = done.max(choice.start + choice.length) + context.config.late.times(2);
                 waiting.insert(*target, Waiting { piece, promised, due, probes: 0, rate: choice.rate, resends: 0 });
             }
@@ -81,12 +83,13 @@ impl Put {
 
     pub(in crate::initiator) fn ack(&mut self, context: &mut Context, from: NodeId, ack: Ack) -> Step {
         if let Some(piece) = ack.durable() {
+            let size = self.size();
             self.hold(context, from, piece);
             self.arrived(context);
             if let Phase::Transferring { waiting, .. } = &mut self.phase
                 && let Some((start, takes)) = waiting.remove(&from).and_then(|waiting| waiting.promised)
             {
-                context.copy_durable(start, takes);
+                context.copy_durable(size, start, takes);
             }
             if self.finish_if_enough(context) == Step::Over {
                 return Step::Over;
