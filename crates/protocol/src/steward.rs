@@ -547,8 +547,10 @@ impl Steward {
             order.again = context.now + context.config.bid_timeout;
             order.ask(context, txn);
         }
-        while self.orders.len() < AT_ONCE {
-            let Some(((_, id), lacking)) = self.lacking.pop_first() else { break };
+        // What lacks nothing, and is only elsewhere, has time.
+        let most = |lacking: &Lacking| if lacking.domains.is_some() { AT_ONCE } else { level::AT_ONCE };
+        while let Some(first) = self.lacking.first_entry().filter(|first| self.orders.len() < most(first.get())) {
+            let ((_, id), lacking) = first.remove_entry();
             let txn = self.new_txn();
             // The one that has the least to do. Every other time any of them: a holder that cannot do it is done with
             // all of its orders at once.

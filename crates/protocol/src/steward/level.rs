@@ -17,8 +17,8 @@ use crate::wire::{Ack, Fill, Message};
 use plan::Plan;
 pub(super) use plan::class_of;
 
-/// Chunks that are put at once.
-const AT_ONCE: usize = 4;
+/// Chunks that are moved at once.
+pub(super) const AT_ONCE: usize = 4;
 /// Chunks that are chosen before members are asked anew how full they are.
 const BATCH: usize = 64;
 /// Doublings of the interval after which it is tried again where nothing was found that could move.
