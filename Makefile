@@ -28,7 +28,7 @@ run: rust
 # are most of the work.
 test: rust
 	@[ -n "$$NO_INSTALL" ] || echo "What tests lack they install: S3 clients into target/clients and, as root, Debian's" \
-	  "chromium, iproute2, postgresql and python3-venv; NO_INSTALL=1 forbids it" >&2
+	  "chromium, iproute2, nftables, postgresql and python3-venv; NO_INSTALL=1 forbids it" >&2
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --locked --workspace --all-targets --release -- --deny warnings

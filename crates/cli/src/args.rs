@@ -240,7 +240,7 @@ pub(crate) struct BenchArgs {
     /// With --carrier tcp: threads of each node that read connections beside its loop; with --messenger those that are measured.
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "config")]
     pub(crate) workers: u8,
-    /// As many at whoever puts and gets, if that is to be another number.
+    /// With --carrier tcp: how many of them the benchmark itself has, if not as many as targets.
     #[arg(long, value_name = "N", conflicts_with_all = ["config", "messenger"])]
     pub(crate) gateway_workers: Option<u8>,
     /// With --carrier tcp: how many connections there may be to another node; with --messenger how many each client has where it
@@ -250,8 +250,8 @@ pub(crate) struct BenchArgs {
     /// Encrypt what goes between the nodes: all of it with --carrier tcp, payload without.
     #[arg(long, conflicts_with = "config")]
     pub(crate) encrypt: bool,
-    /// With --workers: how connections are shared among them.
-    #[arg(long, value_name = "POLICY", value_parser = balance(), default_value = "work", requires = "workers")]
+    /// How connections are shared among --workers and --gateway-workers.
+    #[arg(long, value_name = "POLICY", value_parser = balance(), default_value = "work", conflicts_with = "config")]
     pub(crate) balance: Policy,
     /// Puts or gets in flight, 1 to 1024 [default: 16; with --s3 8, then 32].
     #[arg(long)]

@@ -477,6 +477,7 @@ mod tests {
         refused(&six, "lanes = 2", "write carrier = \"tcp\"");
         refused(&six, "carrier = \"tcp\"\nlanes = 0", "choose 1 to 16");
         refused(&six, "carrier = \"tcp\"\nworkers = 65", "choose 0 to 64");
+        refused(&six, "carrier = \"tcp\"\ngateway_workers = 65", "choose 0 to 64");
         refused(&six, "carrier = \"tcp\"\nbalance = \"rr\"", "choose one of round-robin");
         assert!(parse(&six, "carrier = \"tcp\"\nworkers = 2\nbalance = \"bytes\"").is_ok());
         let more = parse(&six, "carrier = \"tcp\"\nworkers = 2\ngateway_workers = 1").unwrap();

@@ -80,7 +80,7 @@ impl Default for CarrierMetrics {
         let dropped = Labelled::default();
         prepare(&dropped, "reason", &DropReason::ALL.map(DropReason::name));
         prepare(&dropped, "reason", &IgnoredReason::ALL.map(IgnoredReason::name));
-        prepare(&dropped, "reason", &["no_address", "backlog", "send_failed", OVERFLOW]);
+        prepare(&dropped, "reason", &["no_address", "backlog", "send_failed", "not_encrypted", OVERFLOW]);
         prepare(&dropped, "reason", &TCP);
         Self { datagrams, bytes, traffic, dropped, overflows: Arc::default() }
     }

@@ -139,13 +139,13 @@ impl TargetNode {
             metrics: Arc::clone(&metrics),
         };
         let (counted, watched) = (Arc::clone(&metrics), Arc::clone(&metrics));
-        let port = Box::new(move || {
+        let event_loop = Box::new(move || {
             if let Err(error) = event_loop::run(machine, &mut *carrier, &mail, &own, &mut host) {
                 tracing::error!("target {id}: its loop ended: {error}; restart it");
             }
         });
         let threads = vec![
-            spawn(format!("port-{id}"), port)?,
+            spawn(format!("loop-{id}"), event_loop)?,
             spawn(format!("hash-{id}"), Box::new(move || hash_loop(&verifier, &arrived, &verified, &hash_mail)))?,
             spawn(
                 format!("write-{id}"),

@@ -1,8 +1,9 @@
 //! Faults: cut cables, lost datagrams.
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 use crate::command::{ip, run};
+use crate::package::{find_or_install, in_path};
 use crate::rack::Rack;
 
 impl Rack {
@@ -66,6 +67,9 @@ impl Rack {
     /// The machine has neither, or its kernel cannot: the errors of both.
     pub fn lose(&self, host: usize, permille: u32) -> anyhow::Result<()> {
         let (family, protocol, iptables) = self.filters();
+        if let Err(reason) = find_or_install("nftables", || in_path("nft").or_else(|| in_path("iptables"))) {
+            bail!("datagrams cannot be lost: {reason}");
+        }
         let rules = format!(
             "table {family} rack {{ chain input {{ type filter hook input priority 0; \
              iifname != \"lo\" {protocol} {{ udp, tcp }} numgen random mod 1000 < {permille} counter drop; }}; }}"

@@ -34,7 +34,7 @@ pub struct Network {
     /// Over TCP: how many threads read connections beside the node's loop; 0 when that reads them itself.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub workers: u8,
-    /// How many a gateway has, and whoever else puts and gets, where that is to be another number.
+    /// How many a gateway has, and every other process that puts and gets, 0 too; left out, as many as `workers` says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway_workers: Option<u8>,
     /// How connections are shared among them.
@@ -207,6 +207,15 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
+
+    #[test]
+    fn how_nodes_are_connected_stays_while_they_run() {
+        let used = Network { gateway_workers: Some(2), ..Network::default() };
+        let mut newer = Network { gateway_workers: None, mtu: Some(9_000), ..used.clone() };
+        assert!(newer.carry_on(&used), "it was to change");
+        assert_eq!((newer.gateway_workers, newer.mtu), (Some(2), Some(9_000)));
+        assert!(!newer.carry_on(&used));
+    }
 
     #[test]
     fn the_loopback_interface_tells_its_mtu() {

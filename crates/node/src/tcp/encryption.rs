@@ -5,7 +5,7 @@
 //! who learns the key later: each connection has a key of its own, from an exchange that is signed and not encrypted with it.
 //!
 //! To sign is dear, and whoever connects could have a target sign. So the first message already shows that its sender has the
-//! key, in the name that it calls ([`Calling`]), and who does not show it is refused before anything is computed.
+//! key, in the name that it calls ([`Calling`]). Whoever has not even overheard one is refused before a key is agreed on.
 
 use std::sync::Arc;
 
