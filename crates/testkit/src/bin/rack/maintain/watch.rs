@@ -1,5 +1,6 @@
 //! Looking at a cluster while something happens to it: what its status says, what its cables carry, how late timers are.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -299,13 +300,21 @@ impl Watch {
         Ok(looks)
     }
 
-    /// Fills in what clients did, and prints the first problems.
+    /// Fills in what clients did, and prints the slowest operations and the first problems.
     pub(super) fn judge(&self, phases: &mut [Phase], ops: &[Op]) {
         for phase in phases.iter_mut() {
             let ours: Vec<&Op> = ops.iter().filter(|op| (phase.span.0..phase.span.1).contains(&op.begun)).collect();
             for kind in [Kind::Put, Kind::Get, Kind::List, Kind::Remove, Kind::Absence] {
                 phase.courses.insert(kind, Course::of(ours.iter().copied().filter(|op| op.kind == kind)));
             }
+            let mut slowest = ours;
+            slowest.sort_by_key(|op| Reverse(op.took()));
+            let when = |op: &&Op| {
+                let (at, took) = ((op.begun - phase.span.0).as_secs_f64(), op.took().as_millis());
+                format!("{:?} {took} ms at {at:.1} s", op.kind)
+            };
+            let slowest: Vec<String> = slowest.iter().take(SHOWN).map(when).collect();
+            eprintln!("{}, slowest: {}", phase.name, slowest.join(", "));
         }
         let problems = ops.iter().filter_map(|op| Some((op.kind, op.problem.as_ref()?)));
         problems.take(SHOWN).for_each(|(kind, problem)| eprintln!("rack: {kind:?}: {problem}"));
