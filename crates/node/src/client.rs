@@ -138,10 +138,12 @@ impl Host<Initiator> for ClientHost {
         }
     }
 
-    fn reload(&mut self) -> Option<(ClusterConfig, Request)> {
-        let (config, map) = self.map.reload("the initiator")?;
-        self.metrics.set_epoch(config.epoch);
-        Some((config, Request::Map(map)))
+    fn reload(&mut self) {
+        let (metrics, mailbox) = (Arc::clone(&self.metrics), self.mailbox.clone());
+        self.map.look("the initiator".to_owned(), move |config, map| {
+            metrics.set_epoch(config.epoch);
+            mailbox.send(Mail::Map(Box::new(config), Request::Map(map)));
+        });
     }
 
     fn event(&mut self, now: Instant, event: Event) {

@@ -36,6 +36,8 @@ pub enum Mail<R> {
     Done(OpId, Completion),
     /// The cluster map may have changed.
     Reload,
+    /// A newer cluster map, and the request for the machine.
+    Map(Box<ClusterConfig>, R),
     /// Stop.
     Stop,
 }
@@ -83,8 +85,8 @@ pub trait Host<M: Machine> {
     fn effect(&mut self, op: OpId, effect: Effect) -> Option<Completion>;
     /// The machine reported an event.
     fn event(&mut self, now: Instant, event: M::Event);
-    /// Reads the cluster map: a newer one, and the request for the machine.
-    fn reload(&mut self) -> Option<(ClusterConfig, M::Request)>;
+    /// Looks for a newer cluster map elsewhere than in the loop's thread, and mails it ([`Mail::Map`]).
+    fn reload(&mut self);
     /// The machine has no more outputs for now.
     fn settled(&mut self, _machine: &M) {}
 }
@@ -170,15 +172,16 @@ fn read_mail<M: Machine>(
         let input = match letter {
             Mail::Request(request) => Input::Request(request),
             Mail::Done(op, completion) => Input::Done { op, completion },
-            Mail::Reload => match host.reload() {
-                Some((config, request)) => {
-                    if let Err(error) = carrier.reload(&config) {
-                        tracing::error!("with the new cluster map: {error}");
-                    }
-                    Input::Request(request)
+            Mail::Reload => {
+                host.reload();
+                continue;
+            }
+            Mail::Map(config, request) => {
+                if let Err(error) = carrier.reload(&config) {
+                    tracing::error!("with the new cluster map: {error}");
                 }
-                None => continue,
-            },
+                Input::Request(request)
+            }
             Mail::Stop => return ControlFlow::Break(()),
         };
         machine.handle_input(now(), input);
@@ -281,9 +284,7 @@ mod tests {
             self.diary = event;
         }
 
-        fn reload(&mut self) -> Option<(ClusterConfig, ())> {
-            None
-        }
+        fn reload(&mut self) {}
     }
 
     /// A machine with something to do at once, and no peers.
@@ -325,9 +326,7 @@ mod tests {
             self.0.send(Mail::Stop);
         }
 
-        fn reload(&mut self) -> Option<(ClusterConfig, ())> {
-            None
-        }
+        fn reload(&mut self) {}
     }
 
     fn config(dir: &std::path::Path) -> ClusterConfig {

@@ -28,6 +28,8 @@ pub(crate) struct MapInUse {
     newest_epoch: Arc<AtomicU32>,
     /// The last warning about a map that cannot be used, and when it was logged.
     last_warning: Arc<Mutex<Option<(String, std::time::Instant)>>>,
+    /// One looks at a time.
+    looking: Arc<Mutex<()>>,
 }
 
 impl MapInUse {
@@ -39,6 +41,7 @@ impl MapInUse {
             offered: Arc::default(),
             newest_epoch: Arc::default(),
             last_warning: Arc::default(),
+            looking: Arc::default(),
         }
     }
 
@@ -74,9 +77,25 @@ impl MapInUse {
         is_time
     }
 
+    /// Has a thread [look](Self::reload) and say what it found: a map is kept on the disk before it is used, and a node's loop, in which
+    /// all that it sends and receives has its time, does not wait for disks.
+    pub(crate) fn look(&self, node: String, found: impl FnOnce(ClusterConfig, ClusterMap) + Send + 'static) {
+        let (this, name) = (self.clone(), node.clone());
+        let look = move || {
+            let _alone = this.looking.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((config, map)) = this.reload(&node) {
+                found(config, map);
+            }
+        };
+        // What was offered is looked at the next time.
+        if let Err(error) = std::thread::Builder::new().name("map".to_owned()).spawn(look) {
+            self.warn(format!("{name} cannot look for a newer cluster map now (starting a thread: {error}): lower the load on this host"));
+        }
+    }
+
     /// Looks at what another node handed on, or else reads the file; what is newer there is in use from now on. `node` is for the
     /// log.
-    pub(crate) fn reload(&self, node: &str) -> Option<(ClusterConfig, ClusterMap)> {
+    fn reload(&self, node: &str) -> Option<(ClusterConfig, ClusterMap)> {
         let old = self.get();
         let offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner).take();
         let found = match &offered {

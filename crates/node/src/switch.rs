@@ -41,13 +41,15 @@ impl Host<Aggregator> for SwitchHost {
         None
     }
 
-    fn reload(&mut self) -> Option<(ClusterConfig, Request)> {
-        let (config, map) = self.map.reload(&format!("switch {}", self.id))?;
-        if !map.aggregators().contains(&NodeId(self.id)) {
-            tracing::warn!("switch {}: it is not in the cluster map any more: stop it", self.id);
-        }
-        self.metrics.set_epoch(config.epoch);
-        Some((config, Request::Map(map)))
+    fn reload(&mut self) {
+        let (id, metrics, mailbox) = (self.id, Arc::clone(&self.metrics), self.mailbox.clone());
+        self.map.look(format!("switch {id}"), move |config, map| {
+            if !map.aggregators().contains(&NodeId(id)) {
+                tracing::warn!("switch {id}: it is not in the cluster map any more: stop it");
+            }
+            metrics.set_epoch(config.epoch);
+            mailbox.send(Mail::Map(Box::new(config), Request::Map(map)));
+        });
     }
 
     fn event(&mut self, now: Instant, event: Event) {

@@ -65,13 +65,15 @@ impl Host<Target> for TargetHost {
         None
     }
 
-    fn reload(&mut self) -> Option<(ClusterConfig, Request)> {
-        let (config, map) = self.map.reload(&format!("target {}", self.id.0))?;
-        if map.target(self.id).is_none() {
-            tracing::warn!("target {}: it is not in the cluster map any more: stop it", self.id.0);
-        }
-        self.metrics.set_epoch(config.epoch);
-        Some((config, Request::Map(map)))
+    fn reload(&mut self) {
+        let (id, metrics, mailbox) = (self.id, Arc::clone(&self.metrics), self.mailbox.clone());
+        self.map.look(format!("target {}", id.0), move |config, map| {
+            if map.target(id).is_none() {
+                tracing::warn!("target {}: it is not in the cluster map any more: stop it", id.0);
+            }
+            metrics.set_epoch(config.epoch);
+            mailbox.send(Mail::Map(Box::new(config), Request::Map(map)));
+        });
     }
 
     fn event(&mut self, now: Instant, event: Event) {
