@@ -283,7 +283,7 @@ impl AnyAnswer {
                     length: length.get(),
                     transfer: transfer.get(),
                     done: done.get(),
-                    rate,
+                    rate: rate.into(),
                     size: size.get().unwrap_or(about as u32),
                 };
                 if part { Answer::Part(offered) } else { Answer::Window(offered) }
@@ -376,7 +376,7 @@ impl Say {
             }
             Self::Repair { rate, ranges } => {
                 let ranges = ranges.into_iter().take(8).map(|(offset, len)| ByteRange { offset, len }).collect();
-                Message::Repair(Repair { txn, rate, ranges })
+                Message::Repair(Repair { txn, rate: rate.into(), ranges })
             }
             Self::Probe { chunk: n, wanted: kept } => Message::Probe { txn, id: chunk(n).0, wanted: wanted(kept) },
             Self::Census { group, depth, bits, salt, after } => Message::Census(CensusRequest {
@@ -460,7 +460,7 @@ impl Say {
             Self::AggregateRequest { round, code, size, rate, earliest } => {
                 let (code, earliest) = (Code::from_byte(code), earliest.get());
                 let size = size.get(code);
-                let request = AggregateRequest { txn, round: round.get(), code, size, rate, earliest };
+                let request = AggregateRequest { txn, round: round.get(), code, size, rate: rate.into(), earliest };
                 Message::Aggregating(Aggregating::Request(request))
             }
             Self::AggregateOrder { round, code, size, rate, receivers } => {
@@ -472,7 +472,7 @@ impl Say {
                     start: start.get(),
                 };
                 let receivers = receivers.into_iter().take(PIECES).map(receiver).collect();
-                let order = AggregateOrder { txn, round: round.get(), code, size, rate, receivers };
+                let order = AggregateOrder { txn, round: round.get(), code, size, rate: rate.into(), receivers };
                 Message::Aggregating(Aggregating::Order(order))
             }
             say => Message::Leading(say.leading(txn)),
@@ -518,7 +518,7 @@ impl Say {
                     port,
                     read,
                     alone,
-                    rate,
+                    rate: rate.into(),
                     wanted: Wanted::BY_MAP,
                 })
             }
@@ -543,7 +543,7 @@ impl Say {
                     term,
                     direction,
                     transfer,
-                    rate,
+                    rate: rate.into(),
                     windows,
                 })
             }
@@ -555,7 +555,7 @@ impl Say {
                 size: 1 + rate % 100_000,
                 each: each.get(),
                 whole: each.get(),
-                rate,
+                rate: rate.into(),
                 free,
             }),
             Self::Claim { group, term } => Leading::Claim { group: GroupId(group.into()), term: term.into() },
