@@ -220,6 +220,11 @@ impl Learned {
     }
 }
 
+/// Sizes of which something is measured together: those between two powers of two.
+pub(crate) fn size_class(bytes: u32) -> u32 {
+    bytes.max(1).ilog2()
+}
+
 impl DiskTime {
     /// Begins with an assumption.
     fn new(assumed: Assumption) -> Self {
@@ -228,7 +233,7 @@ impl DiskTime {
 
     /// Takes an operation into account that ended now: `took` is the time that it kept the disk from the next one.
     fn sample(&mut self, now: Instant, bytes: u32, took: Span) {
-        let class = bytes.max(1).ilog2();
+        let class = size_class(bytes);
         let last = self.classes.get(&class).copied();
         let learned = Learned::and(last, now, took.as_nanos().max(1), self.assume(bytes));
         self.classes.insert(class, learned);
@@ -237,13 +242,13 @@ impl DiskTime {
     /// How long one of `bytes` took when it was measured last.
     fn known(&self, bytes: u32) -> Span {
         let assumed = Span::of_transfer(u64::from(bytes), READS.rate);
-        self.classes.get(&bytes.max(1).ilog2()).map_or(assumed, |learned| Span::from_nanos(learned.nanos))
+        self.classes.get(&size_class(bytes)).map_or(assumed, |learned| Span::from_nanos(learned.nanos))
     }
 
     /// How long an operation of `bytes` should take.
     fn expect(&self, now: Instant, bytes: u32) -> Span {
         let assumed = self.assume(bytes);
-        let learned = self.classes.get(&bytes.max(1).ilog2());
+        let learned = self.classes.get(&size_class(bytes));
         Span::from_nanos(learned.map_or(assumed.0, |learned| learned.expect(now, assumed)))
     }
 
@@ -370,7 +375,7 @@ impl PromiseError {
     const UNKNOWN: u64 = WHOLE / 2;
 
     fn of(&self, bytes: u32) -> u64 {
-        self.classes.get(&bytes.max(1).ilog2()).copied().unwrap_or(Self::UNKNOWN)
+        self.classes.get(&size_class(bytes)).copied().unwrap_or(Self::UNKNOWN)
     }
 
     /// Takes one more into account, by a sixteenth: of a copy of so many bytes `promised` was said, and it took `took`.
@@ -379,7 +384,7 @@ impl PromiseError {
         let off = promised.abs_diff(took).min(promised);
         let part = u128::from(off) * u128::from(WHOLE) / u128::from(promised);
         let before = self.of(bytes);
-        self.classes.insert(bytes.max(1).ilog2(), before - before / 16 + part as u64 / 16);
+        self.classes.insert(size_class(bytes), before - before / 16 + part as u64 / 16);
     }
 
     /// How much two that promise about `promised` for so many bytes may differ and still count as equal: either may be wrong.

@@ -28,15 +28,20 @@ const WATCHED: Duration = Duration::from_secs(3);
 /// The token of the first connection of a node.
 pub(crate) const TOKEN: u32 = 2;
 
+/// What an initiator asks the first target.
+pub(crate) fn ping(config: &ClusterConfig, from: NodeId, txn: TxnId) -> Transmit {
+    let map = config.map().unwrap();
+    let head = Head { cluster: map.cluster, epoch: map.epoch, from };
+    let body = Body::Control(encode_message(head, &Message::Ping { txn }));
+    Transmit { to: Destination::Node(NodeId(config.targets[0].id)), body }
+}
+
 /// An initiator that the target has heard, and that has heard the target.
 pub(crate) fn connect(config: &ClusterConfig, nth: u32) -> Tcp {
     let id = NodeId(NodeId::FIRST_INITIATOR + 1_000 + nth);
     let mut tcp = Tcp::open(config, "127.0.0.1:0".parse().unwrap(), id).unwrap();
-    let map = config.map().unwrap();
-    let head = Head { cluster: map.cluster, epoch: map.epoch, from: id };
-    let ping = encode_message(head, &Message::Ping { txn: TxnId(nth.into()) });
     let (deadline, mut asked) = (Instant::now() + PATIENCE, Instant::now());
-    let ping = Transmit { to: Destination::Node(NodeId(config.targets[0].id)), body: Body::Control(ping) };
+    let ping = ping(config, id, TxnId(nth.into()));
     tcp.send(&ping);
     loop {
         tcp.ready(TOKEN, Readiness { writable: true, failed: false });

@@ -19,7 +19,7 @@ use protocol::wire::{Head, Message, encode_message};
 use socket2::SockRef;
 
 use crate::common::{Cluster, content, wait_until};
-use crate::idle::{MANY, TOKEN, connect, number};
+use crate::idle::{MANY, TOKEN, connect, number, ping};
 
 /// Strangers come one after the other, so many in a second, for so long.
 const RATE: u32 = 5_000;
@@ -43,10 +43,7 @@ fn whole_hello(config: &ClusterConfig, place: &Path) -> Vec<u8> {
     other.targets[0].address = listener.local_addr().unwrap();
     let from = NodeId(NodeId::FIRST_INITIATOR + 1_002);
     let mut stranger = Tcp::open(&other, "127.0.0.1:0".parse().unwrap(), from).unwrap();
-    let map = other.map().unwrap();
-    let head = Head { cluster: map.cluster, epoch: map.epoch, from };
-    let ping = Body::Control(encode_message(head, &Message::Ping { txn: TxnId(1) }));
-    stranger.send(&Transmit { to: Destination::Node(NodeId(other.targets[0].id)), body: ping });
+    stranger.send(&ping(&other, from, TxnId(1)));
     let mut heard = listener.accept().unwrap().0;
     stranger.ready(TOKEN, Readiness { writable: true, failed: false });
     let mut hello = vec![0; 4_096];

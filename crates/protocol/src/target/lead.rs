@@ -9,6 +9,7 @@ use super::recent_grants::RecentGrants;
 use super::{Answer, Effect, Event, Instant, Message, NodeId, Pending, Span, Target, TxnId, Window, is_newer, limits};
 use crate::calendar::Calendar;
 use crate::choose::{Bids, Offer, Offers, windows};
+use crate::estimate::size_class;
 use crate::id::GroupId;
 use crate::machine::{Destination, Held, IgnoredReason};
 use crate::map::ClusterMap;
@@ -127,7 +128,7 @@ impl View {
         self.reported = now;
         self.port_busy_until = arrived + report.port;
         self.disk_free = arrived + report.disk;
-        self.writes.insert(report.size.ilog2(), (report.each, report.whole));
+        self.writes.insert(size_class(report.size), (report.each, report.whole));
         self.rate = report.rate.max(1);
         self.free = report.free;
     }
@@ -135,7 +136,7 @@ impl View {
     /// What a write of `size` keeps the disk by, and takes by itself: from the nearest size that was reported. A smaller one may take
     /// so much less, for all that is known: a member without a report is to be tried.
     fn write(&self, size: u32) -> (Span, Span) {
-        let class = size.ilog2();
+        let class = size_class(size);
         let nearest = self.writes.iter().min_by_key(|(known, _)| known.abs_diff(class));
         let less = |known: u32| 1 << known.saturating_sub(class);
         nearest.map_or((Span::ZERO, Span::ZERO), |(known, (each, whole))| {
