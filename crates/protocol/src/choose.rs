@@ -139,12 +139,12 @@ pub(crate) fn windows(most: usize, bids: Bids<'_>, goal: &Goal, now: Instant, up
 }
 
 /// Targets for as many pieces of data as a code has, one after the other, and for those of parity, which an aggregator
-/// sends: as the last of data is sent, or after it. The aggregator passes the data on, and sends so many pieces at
-/// once. `None` when the offers are too few.
+/// sends: as the last of data is sent, once the first `bytes` of that, which are a datagram, have passed, or after it.
+/// The aggregator passes the data on, and sends so many pieces at once. `None` when the offers are too few.
 pub(crate) fn with_parity(
     bids: Bids<'_>,
     goal: &Goal,
-    (data, lanes): (usize, usize),
+    (data, lanes, bytes): (usize, usize, usize),
     now: Instant,
     uplink: &Calendar,
 ) -> Option<Vec<Choice>> {
@@ -152,14 +152,15 @@ pub(crate) fn with_parity(
     let parity = goal.missing().len().checked_sub(data)?;
     let mut choices = consecutive(bids, goal.domains(), data, now, uplink);
     choices.sort_by_key(|choice| choice.start);
-    let Choice { start: last, length, .. } = *choices.last().filter(|_| choices.len() == data)?;
+    let Choice { start: last, length, rate, .. } = *choices.last().filter(|_| choices.len() == data)?;
+    let first = Span::of_transfer(bytes as u64, rate).min(length);
     let mut domains = goal.domains().to_vec();
     domains.extend(choices.iter().flat_map(|choice| &choice.targets).filter_map(|id| Some(offers.get(id)?.domain)));
     let tolerance = bids.tolerance();
     for nth in 0..parity {
         // While the last of data passes, one of the lanes is taken.
         let waits = (nth + 1).checked_sub(lanes).map_or(0, |behind| 1 + behind / lanes.max(1));
-        let begin = |offer: &Offer| offer.start.max(last + length.times(waits as u64));
+        let begin = |offer: &Offer| offer.start.max(last + first.max(length.times(waits as u64)));
         let free = || offers.iter().filter(|(_, o)| !domains.contains(&o.domain) && o.fits(begin(o)));
         let soonest = free().map(|(_, offer)| offer.finish(begin(offer))).min()?;
         let key = |(id, offer): &(&NodeId, &Offer)| {

@@ -151,7 +151,10 @@ impl Put {
         let lanes = ((offered.rate + fastest / 2) / fastest) as usize;
         let bids = choose::Bids::new(&self.offers, self.doubt);
         let choices = match code {
-            Some(code) => choose::with_parity(bids, goal, (code.data(), lanes), from, &context.uplink)?,
+            Some(code) => {
+                let how = (code.data(), lanes, context.config.per_datagram);
+                choose::with_parity(bids, goal, how, from, &context.uplink)?
+            }
             None => choose::windows(limits::PIECES, bids, goal, from, &context.uplink),
         };
         // Of copies all are to have one window.
