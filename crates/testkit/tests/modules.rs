@@ -1,8 +1,9 @@
 //! Modules use each other in one direction: what is beside each other in a folder forms no circle. A module and those
 //! inside it may know each other.
 //!
-//! What is looked at are paths that begin with `crate`, `super` or `self`, in `use` and in code outside of tests and of macros. A
-//! call of a method of a type that was imported elsewhere is no path, so that it is not found.
+//! What is looked at are paths that begin with `crate`, `super`, `self` or a module inside, in `use` and in code outside
+//! of tests and of macros. One that leads to what another module only imports leads to where that is. A call of a method
+//! of a type that was imported elsewhere is no path, so that it is not found.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
@@ -26,18 +27,24 @@ type Uses = BTreeSet<(Module, Module)>;
 
 /// The paths in one file.
 struct Paths<'a> {
+    all: &'a BTreeMap<Module, String>,
     module: &'a Module,
     found: Vec<Module>,
+    /// What it imports, by the name that it has here.
+    imports: BTreeMap<String, Module>,
 }
 
 impl Paths<'_> {
-    /// Notes a path, from the root on; those that begin elsewhere are of other crates, or were imported.
-    fn note(&mut self, path: &[String]) {
-        let mut at = match path.first().map(String::as_str) {
-            Some("crate") => vec![],
-            Some("self") => self.module.clone(),
-            Some("super") => self.module[..self.module.len().saturating_sub(1)].to_vec(),
-            _ => return,
+    /// Notes a path, from the root on, and says where it leads; those that begin elsewhere are of other crates, or were imported.
+    fn note(&mut self, path: &[String]) -> Option<Module> {
+        let first = path.first()?;
+        let inside = [&self.module[..], std::slice::from_ref(first)].concat();
+        let mut at = match first.as_str() {
+            "crate" => vec![],
+            "self" => self.module.clone(),
+            "super" => self.module[..self.module.len().saturating_sub(1)].to_vec(),
+            _ if self.all.contains_key(&inside) => inside,
+            _ => return None,
         };
         for name in &path[1..] {
             if name == "super" {
@@ -46,7 +53,14 @@ impl Paths<'_> {
                 at.push(name.clone());
             }
         }
-        self.found.push(at);
+        self.found.push(at.clone());
+        Some(at)
+    }
+
+    fn import(&mut self, path: &[String], name: &syn::Ident) {
+        if let Some(at) = self.note(path) {
+            self.imports.insert(name.to_string(), at);
+        }
     }
 
     fn note_tree(&mut self, tree: &syn::UseTree, before: &[String]) {
@@ -54,9 +68,9 @@ impl Paths<'_> {
         match tree {
             syn::UseTree::Path(path) => self.note_tree(&path.tree, &with(&path.ident)),
             syn::UseTree::Group(group) => group.items.iter().for_each(|tree| self.note_tree(tree, before)),
-            syn::UseTree::Name(name) => self.note(&with(&name.ident)),
-            syn::UseTree::Rename(name) => self.note(&with(&name.ident)),
-            syn::UseTree::Glob(_) => self.note(before),
+            syn::UseTree::Name(name) => self.import(&with(&name.ident), &name.ident),
+            syn::UseTree::Rename(name) => self.import(&with(&name.ident), &name.rename),
+            syn::UseTree::Glob(_) => drop(self.note(before)),
         }
     }
 }
@@ -102,13 +116,28 @@ fn modules(folder: &Path, module: &Module, all: &mut BTreeMap<Module, String>) {
 }
 
 fn uses(all: &BTreeMap<Module, String>) -> Uses {
-    let mut uses = Uses::new();
-    for (module, text) in all {
-        let mut paths = Paths { module, found: vec![] };
+    let read = |(module, text): (_, &String)| {
+        let mut paths = Paths { all, module, found: vec![], imports: BTreeMap::new() };
         paths.visit_file(&syn::parse_file(text).unwrap());
-        for path in paths.found {
-            let known = (0..=path.len()).rev().map(|length| &path[..length]).find(|part| all.contains_key(*part));
-            uses.extend(known.map(|other| (module.clone(), other.to_vec())));
+        (module, paths)
+    };
+    let files: BTreeMap<&Module, Paths<'_>> = all.iter().map(read).collect();
+    // The module that a path is in: that of what it names, also when a module on the way only imports it.
+    let leads = |mut path: Module| loop {
+        let known =
+            (0..=path.len()).rev().map(|length| &path[..length]).find(|part| files.contains_key(&part.to_vec()))?;
+        let imported = path.get(known.len()).and_then(|name| files[&known.to_vec()].imports.get(name));
+        match imported {
+            Some(at) if !at.starts_with(&path[..=known.len()]) => {
+                path = [&at[..], &path[known.len() + 1..]].concat();
+            }
+            _ => return Some(known.to_vec()),
+        }
+    };
+    let mut uses = Uses::new();
+    for (module, paths) in &files {
+        for path in &paths.found {
+            uses.extend(leads(path.clone()).map(|other| ((*module).clone(), other)));
         }
     }
     uses
@@ -196,10 +225,16 @@ fn a_circle_is_found() {
         ("g", "mod h { use crate::a; }"),
         ("i", "use crate::a::J; #[cfg(test)] mod tests { use crate::k; }"),
         ("k", "use self::g; use super::i;"),
+        ("p", "mod q; mod r; mod s; pub use q::{A as B};"),
+        ("p::q", "use super::r::C;"),
+        ("p::r", "use super::B;"),
+        ("p::s", "use super::C; use super::B;"),
     ];
     let module = |name: &str| name.split("::").map(str::to_owned).collect::<Module>();
     let all = all.map(|(name, text)| (module(name), text.to_owned()));
     let folders = folders(&uses(&all.into()));
-    let circle: Vec<String> = circle(folders[&vec![]].clone()).into_keys().collect();
+    let circle: Vec<String> = self::circle(folders[&vec![]].clone()).into_keys().collect();
     assert_eq!(circle, ["a", "b", "g"]);
+    let by_parent: Vec<String> = self::circle(folders[&module("p")].clone()).into_keys().collect();
+    assert_eq!(by_parent, ["q", "r"]);
 }

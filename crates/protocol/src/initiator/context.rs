@@ -1,5 +1,8 @@
 //! What all transactions of one initiator share, and what they do through it.
 
+mod multicast;
+mod silence;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -7,9 +10,10 @@ use super::Step;
 use super::aggregators::Aggregators;
 use super::api::*;
 use super::memory::Memory;
-use super::multicast::Multicast;
 use super::part::Part;
-use super::silence::{Missed, Pings};
+pub(super) use multicast::{Multicast, Rounds};
+use silence::Missed;
+pub(super) use silence::Pings;
 
 use crate::calendar::{Calendar, least};
 use crate::config::Config;

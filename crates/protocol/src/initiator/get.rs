@@ -7,7 +7,7 @@ mod job;
 mod offer;
 mod progress;
 
-use super::multicast::Rounds;
+use super::context::Rounds;
 use super::part::Part;
 use super::round::{LeaderAttempts, Round};
 use super::{

@@ -9,13 +9,11 @@ mod context;
 mod gather;
 mod get;
 mod memory;
-mod multicast;
 mod newer;
 mod part;
 mod put;
 mod query;
 mod round;
-mod silence;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -24,11 +22,10 @@ use bytes::Bytes;
 
 use aggregators::Aggregators;
 pub use api::*;
-use context::Context;
+use context::{Context, Multicast, Pings};
 use gather::Gather;
 use get::Get;
 use memory::Memory;
-use multicast::Multicast;
 use put::Put;
 use query::OpenQuery;
 
@@ -123,7 +120,7 @@ impl Initiator {
             served: 0,
             hedged: 0,
             missed: BTreeMap::new(),
-            pings: silence::Pings::default(),
+            pings: Pings::default(),
             gathered: VecDeque::new(),
             aggregators: Aggregators::default(),
             negotiates: None,

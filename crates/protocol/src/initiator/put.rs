@@ -11,7 +11,7 @@ mod parts;
 mod transfer;
 
 use self::parts::Parts;
-use super::multicast::Rounds;
+use super::context::Rounds;
 use super::round::{LeaderAttempts, Round};
 use super::{Bug, Context, Deadline, Destination, Event, Instant, NodeId, Payload, Span, Step, Stored, TxnId, members};
 use crate::calendar::Window;

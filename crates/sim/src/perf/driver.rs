@@ -25,16 +25,19 @@ mod crash;
 mod effects;
 mod fabric;
 mod inputs;
+mod kinds;
 mod loss;
 mod machines;
 mod maps;
 mod measure;
+mod outcome;
 mod parts;
 mod prefetch;
 
 use self::conditions::Conditions;
-use self::fabric::{Fabric, Ideal, Switch};
-use self::machines::{MachineSet, Papers, Products};
+use self::fabric::{Ideal, Switch};
+use self::kinds::{Fabric, MachineSet};
+use self::machines::{Papers, Products};
 use self::maps::Maps;
 use self::parts::{Parts, RemoteEvent};
 pub(super) use measure::Measures;
@@ -181,7 +184,7 @@ fn run_parts<M: MachineSet, F: Fabric>(
     let driver = |part| Driver::new(setup, machines.clone(), fabric(parts.nodes(part)), maps, (&parts, part));
     let mut drivers: Vec<Driver<'_, M, F>> = (0..parts.count()).map(driver).collect();
     parts::run(&mut drivers, progress);
-    measure::outcome(setup, drivers)
+    outcome::outcome(setup, drivers)
 }
 
 impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {

@@ -1,8 +1,8 @@
 //! The question of a coded get to its group: which targets have any piece, and when could they send it? It is one
 //! question for all pieces, as each target has another, and only the holders know which.
 
+use super::super::context::Rounds;
 use super::super::get::{Job, Offer, SOON, fit};
-use super::super::multicast::Rounds;
 use super::super::round::Round;
 use super::super::{Answer, Bid, Context, Instant, NodeId, Span, TxnId, members};
 use crate::config::GetChoice;

@@ -2,7 +2,8 @@
 //! until they answer. So it knows which are down without a put that waits for them, and notices at once when one is
 //! back.
 
-use super::{Context, Deadline, Destination, Instant, Message, NodeId, TxnId};
+use super::{Context, Destination, Instant, Message, NodeId, TxnId};
+use crate::machine::Deadline;
 
 /// Rounds that a member may miss before others no longer wait for its bid.
 const SUSPECT: u8 = 2;
@@ -11,7 +12,7 @@ const ASKED: usize = 16;
 
 /// A target that missed what it was asked.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Missed {
+pub(in crate::initiator) struct Missed {
     /// How many rounds in a row.
     rounds: u8,
     /// When the last of them was over.
@@ -22,7 +23,7 @@ pub(super) struct Missed {
 
 /// How the silent are asked whether they are back.
 #[derive(Debug, Default)]
-pub(super) struct Pings {
+pub(in crate::initiator) struct Pings {
     /// When they were asked last, and as what.
     last: Option<(Instant, TxnId)>,
     /// Which of them, in the order of the ids.
@@ -30,32 +31,32 @@ pub(super) struct Pings {
 }
 
 impl Context {
-    pub(super) fn is_suspect(&self, node: NodeId) -> bool {
+    pub(in crate::initiator) fn is_suspect(&self, node: NodeId) -> bool {
         self.missed.get(&node).is_some_and(|missed| missed.rounds >= SUSPECT)
     }
 
     /// Whether a member has missed so many rounds in a row that it is down, and not only restarting.
-    pub(super) fn is_down(&self, node: NodeId) -> bool {
+    pub(in crate::initiator) fn is_down(&self, node: NodeId) -> bool {
         self.missed.get(&node).is_some_and(|missed| missed.rounds >= self.config.down)
     }
 
     /// Whether anybody is.
-    pub(super) fn has_down(&self) -> bool {
+    pub(in crate::initiator) fn has_down(&self) -> bool {
         self.missed.values().any(|missed| missed.rounds >= self.config.down)
     }
 
-    pub(super) fn mark_reachable(&mut self, node: NodeId) {
+    pub(in crate::initiator) fn mark_reachable(&mut self, node: NodeId) {
         self.missed.remove(&node);
     }
 
     /// A member says itself that it stops.
-    pub(super) fn mark_down(&mut self, node: NodeId) {
+    pub(in crate::initiator) fn mark_down(&mut self, node: NodeId) {
         self.missed.insert(node, Missed { rounds: self.config.down.max(SUSPECT), over: self.now, counted: self.now });
     }
 
     /// Nothing came from a member in a round that began at `since`. Rounds at one time count as one, and so do short ones that
     /// follow each other when it is suspect: a moment's silence is not many.
-    pub(super) fn miss(&mut self, node: NodeId, since: Instant) {
+    pub(in crate::initiator) fn miss(&mut self, node: NodeId, since: Instant) {
         let (now, least) = (self.now, self.config.bid_timeout);
         let fresh = Missed { rounds: 0, over: Instant::ZERO, counted: Instant::ZERO };
         let missed = self.missed.entry(node).or_insert(fresh);
@@ -69,14 +70,14 @@ impl Context {
     }
 
     /// Those that no map has any more are asked nothing.
-    pub(super) fn forget_strangers(&mut self) {
+    pub(in crate::initiator) fn forget_strangers(&mut self) {
         let map = &self.map;
         self.missed.retain(|node, _| map.target(*node).is_some());
     }
 
     /// Asks silent targets whether they are back, when it is time and nothing else has asked them for as long. A target
     /// that did not answer the last time has missed one round more.
-    pub(super) fn ask_silent(&mut self) {
+    pub(in crate::initiator) fn ask_silent(&mut self) {
         if self.next_asking().is_none_or(|next| next.at > self.now) {
             return;
         }
@@ -100,7 +101,7 @@ impl Context {
         suspects.map(|(node, missed)| (*node, missed.over + self.config.bid_timeout))
     }
 
-    pub(super) fn next_asking(&self) -> Option<Deadline> {
+    pub(in crate::initiator) fn next_asking(&self) -> Option<Deadline> {
         // A target that restores asks for the copies that it needs, and counts on nothing less.
         let first = self.silent().filter(|_| self.id.is_initiator()).map(|(_, at)| at).min()?;
         let at = self.pings.last.map_or(first, |(last, _)| first.max(last + self.config.bid_timeout));
@@ -108,7 +109,7 @@ impl Context {
     }
 
     /// Whether this was a question to silent targets: one that answers is back.
-    pub(super) fn is_back(&self, txn: TxnId) -> bool {
+    pub(in crate::initiator) fn is_back(&self, txn: TxnId) -> bool {
         self.pings.last.is_some_and(|(_, asked)| asked == txn)
     }
 }

@@ -1,7 +1,8 @@
 //! Whether the network carries multicast, as far as this initiator can tell: a switch may stop carrying it, and begin
 //! again.
 
-use super::{Context, Deadline, Destination, Event, GroupId, Instant, Message, NodeId, Span, TxnId};
+use super::{Context, Destination, Event, GroupId, Instant, Message, NodeId, Span, TxnId};
+use crate::machine::Deadline;
 
 /// Consecutive multicast questions that were missed by targets which answer by unicast, before everything goes by unicast.
 const UNHEARD: u8 = 3;
@@ -12,7 +13,7 @@ const CHECKED_GROUPS: usize = 4;
 
 /// What is known of it.
 #[derive(Debug)]
-pub(super) struct Multicast {
+pub(in crate::initiator) struct Multicast {
     works: bool,
     /// Questions that did not arrive, and when the last of them was over.
     losses: (u8, Instant),
@@ -22,14 +23,14 @@ pub(super) struct Multicast {
 
 impl Multicast {
     /// `works` says what the driver found before.
-    pub(super) const fn new(works: bool) -> Self {
+    pub(in crate::initiator) const fn new(works: bool) -> Self {
         Self { works, losses: (0, Instant::ZERO), check_at: Instant::ZERO, checked: None }
     }
 }
 
 impl Context {
     /// Whether several are told at once.
-    pub(super) fn multicast(&self) -> bool {
+    pub(in crate::initiator) fn multicast(&self) -> bool {
         self.may_multicast() && self.multicast.works
     }
 
@@ -52,7 +53,7 @@ impl Context {
     }
 
     /// Looks whether multicast works again, when it is time.
-    pub(super) fn check_multicast(&mut self) {
+    pub(in crate::initiator) fn check_multicast(&mut self) {
         if self.next_multicast_check().is_none_or(|check| check.at > self.now) {
             return;
         }
@@ -68,13 +69,13 @@ impl Context {
         }
     }
 
-    pub(super) fn next_multicast_check(&self) -> Option<Deadline> {
+    pub(in crate::initiator) fn next_multicast_check(&self) -> Option<Deadline> {
         let is_due = self.may_multicast() && !self.multicast.works;
         is_due.then_some(Deadline { at: self.multicast.check_at, why: "multicast" })
     }
 
     /// A target answered a ping: whether it was one by which we look.
-    pub(super) fn seen(&mut self, txn: TxnId) -> bool {
+    pub(in crate::initiator) fn seen(&mut self, txn: TxnId) -> bool {
         let seen = self.multicast.checked == Some(txn);
         if seen {
             self.multicast = Multicast::new(true);
@@ -86,7 +87,7 @@ impl Context {
 
 /// What the rounds of one transaction say of multicast.
 #[derive(Debug, Default)]
-pub(super) struct Rounds {
+pub(in crate::initiator) struct Rounds {
     /// The targets that this round asked by multicast, and when, while none has answered.
     asked: Option<(Instant, Vec<NodeId>)>,
     /// The same of the last round that no target answered.
@@ -99,7 +100,7 @@ pub(super) struct Rounds {
 
 impl Rounds {
     /// A round begins; `asked` by multicast, if that is how it asks.
-    pub(super) fn ask(&mut self, now: Instant, asked: Option<&[NodeId]>) {
+    pub(in crate::initiator) fn ask(&mut self, now: Instant, asked: Option<&[NodeId]>) {
         if let Some(last) = self.asked.take() {
             self.asked_before = Some(last);
         }
@@ -109,12 +110,12 @@ impl Rounds {
     }
 
     /// Whether the last round that asked by multicast reached no target.
-    pub(super) const fn is_unanswered(&self) -> bool {
+    pub(in crate::initiator) const fn is_unanswered(&self) -> bool {
         self.asked.is_some() || self.asked_before.is_some()
     }
 
     /// An answer to this round.
-    pub(super) fn answered(&mut self, context: &mut Context, from: NodeId) {
+    pub(in crate::initiator) fn answered(&mut self, context: &mut Context, from: NodeId) {
         if self.asked.take().is_some() {
             self.has_arrived(context);
         } else if let Some((since, _)) = self.asked_before.take_if(|(_, asked)| asked.contains(&from)) {
@@ -123,7 +124,7 @@ impl Rounds {
     }
 
     /// An answer to an earlier round: late, but the question had arrived.
-    pub(super) fn late(&mut self) {
+    pub(in crate::initiator) fn late(&mut self) {
         self.asked_before = None;
     }
 
@@ -133,12 +134,12 @@ impl Rounds {
     }
 
     /// Payload goes to several targets by multicast; a leader told them of it in the same way.
-    pub(super) fn send(&mut self, now: Instant) {
+    pub(in crate::initiator) fn send(&mut self, now: Instant) {
         self.announced = Some(now);
     }
 
     /// A target does not know what it was sent. One may have lost the grant.
-    pub(super) fn stranger(&mut self, from: NodeId) {
+    pub(in crate::initiator) fn stranger(&mut self, from: NodeId) {
         self.strangers.push(from);
         if let (Some(since), 2) = (self.announced, self.strangers.len()) {
             self.asked_before = Some((since, self.strangers.clone()));
