@@ -154,7 +154,7 @@ impl HealthInfo {
 pub(crate) struct DownInfo {
     /// For how many seconds each was.
     pub(crate) targets: BTreeMap<String, u64>,
-    /// In how many each is taken out of the cluster map, when nothing changes. Who fell silent with others is not among them.
+    /// In how many each is taken out of the cluster map, when nothing changes. Those that fell silent with others are not among them.
     #[serde(default)]
     pub(crate) out_in_seconds: BTreeMap<String, u64>,
     /// After how many it is taken out of the cluster map; 0 is never.
@@ -272,7 +272,7 @@ pub(crate) struct Status {
     /// What happened, oldest first.
     #[serde(default)]
     pub(crate) history: Vec<Happened>,
-    /// Who is down.
+    /// Those that are down.
     #[serde(default)]
     pub(crate) down: DownInfo,
     /// What is missing because it was damaged.

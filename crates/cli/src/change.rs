@@ -1,4 +1,4 @@
-//! The next cluster map, for what is asked for: who comes, goes or is given another capacity. It reads and writes nothing.
+//! The next cluster map, for what is asked for: which targets come, go or are given another capacity. It reads and writes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -154,7 +154,7 @@ fn wish(change: &Change, present: &ClusterConfig) -> anyhow::Result<ClusterConfi
     let goes = |id: u32| change.remove.contains(&id) || change.replace.iter().any(|(old, _)| *old == id);
     wished.targets.retain(|target| !goes(target.id));
     for target in &mut wished.targets {
-        // Who takes another's place takes chunks again.
+        // A target that takes another's place takes chunks again.
         let returns = change.restore.contains(&target.id) || change.replace.iter().any(|(_, new)| *new == target.id);
         target.drain = change.drain.contains(&target.id) || target.drain && !returns;
         if let Some((_, size)) = change.capacity.iter().find(|(id, _)| *id == target.id) {
@@ -180,7 +180,7 @@ fn wish(change: &Change, present: &ClusterConfig) -> anyhow::Result<ClusterConfi
     Ok(wished)
 }
 
-/// Who takes whose place.
+/// Which target takes the place of which.
 fn replacements(
     change: &Change,
     present: &ClusterConfig,

@@ -51,7 +51,7 @@ impl Down {
         Self { cluster, authority, classes, detector, began, settled: None, seen: Seen::default(), whole_since: None }
     }
 
-    /// Looks at what targets say of each other, and takes out who was down for as long as the map in use says (`out_after`).
+    /// Looks at what targets say of each other, and takes out those that were down for as long as the map in use says (`out_after`).
     pub(crate) fn look(
         &mut self,
         (map, out_after): (&ClusterMap, Duration),

@@ -69,14 +69,14 @@ fn text(obstacle: Option<Obstacle>, last_seen: Option<Duration>, listened: Durat
         ),
         Obstacle::Dropped(reason) => match reason {
             DropReason::Version => {
-                format!("who answers at {address} speaks another wire version: run the same version on all nodes")
+                format!("the node at {address} speaks another wire version: run the same version on all nodes")
             }
             DropReason::OtherCluster => {
-                format!("who answers at {address} is of another cluster: correct the address in the cluster map")
+                format!("the node at {address} is of another cluster: correct the address in the cluster map")
             }
-            DropReason::Forged => format!(
-                "who answers at {address} seals with another key: give all nodes of the cluster the same key file"
-            ),
+            DropReason::Forged => {
+                format!("the node at {address} seals with another key: give all nodes of the cluster the same key file")
+            }
             DropReason::Replayed | DropReason::Unproven => format!(
                 "what comes from {address} is not proven to be of today: somebody plays back what was sent before, or \
                  nothing of what is sent there arrives; look at the network"

@@ -18,7 +18,7 @@ use protocol::wire::HealthReport;
 use crate::api::{DownInfo, Happened, HealthInfo};
 use crate::background::{self, Background};
 
-/// How long the cluster is not looked at after a look, so that who is down is known within 5 s, and how much longer for each target:
+/// How long the cluster is not looked at after a look, so that what is down is known within 5 s, and how much longer for each target:
 /// each of them answers.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_FOR_EACH: Duration = Duration::from_micros(100);
@@ -75,7 +75,7 @@ pub(crate) fn start(watch: Watch, client: &Client, file: PathBuf, mut judge: Jud
     let client = client.clone();
     background::start("watch", move |pauses| {
         while pauses.rest(PAUSE + PAUSE_FOR_EACH * client.map().targets().count() as u32) {
-            // Both at once: each waits for who is silent.
+            // Both at once: each waits for those that are silent.
             let (states, switches, reports) = (client.ping(), client.ping_switches(), client.health());
             let Ok(states) = states.wait() else { return };
             let Ok(switches) = switches.wait() else { return };
@@ -94,7 +94,7 @@ pub(crate) fn start(watch: Watch, client: &Client, file: PathBuf, mut judge: Jud
     })
 }
 
-/// Who of them did not answer.
+/// Those of them that did not answer.
 fn silent(states: &[TargetState]) -> Vec<NodeId> {
     states.iter().filter(|state| state.answer.is_none()).map(|state| state.target).collect()
 }
@@ -116,7 +116,7 @@ impl Watch {
         Some((seen.with_rates(seen.last.clone()?), silent.0, silent.1))
     }
 
-    /// Who is down.
+    /// Those that are down.
     pub(crate) fn down(&self) -> DownInfo {
         self.seen().down.clone()
     }

@@ -83,7 +83,7 @@ pub struct Tcp {
     gate: Gate,
     /// None where nothing is encrypted.
     encryption: Option<Encryption>,
-    /// Who reads, if not the loop.
+    /// The thread that reads, if not the loop.
     crew: Option<Crew>,
     /// Bytes of payload that may wait for one connection.
     backlog: u64,

@@ -25,7 +25,7 @@ struct Bid {
     state: State,
     /// When it was offered.
     since: Instant,
-    /// Who else was offered the time of this window while it was tentative.
+    /// Which others were offered the time of this window while it was tentative.
     second: Option<Second>,
 }
 
@@ -187,7 +187,7 @@ impl Bids {
         self.list.retain(|bid| bid.state != State::Cancelled || bid.left >= soon || bid.right.since(soon) >= window);
     }
 
-    /// The initiator takes the part from `left` to `right`. Returns who was offered the same time, and must be told.
+    /// The initiator takes the part from `left` to `right`. Returns those that were offered the same time, and must be told.
     pub(crate) fn accept(
         &mut self,
         now: Instant,

@@ -18,7 +18,7 @@ pub struct DecidedMap {
     pub epoch: u32,
     /// The map, as nodes hand it to each other.
     pub document: Vec<u8>,
-    /// Who proposed it.
+    /// The node that proposed it.
     pub decided_by: String,
     /// When, microseconds since 1970.
     pub micros: u64,
@@ -64,7 +64,7 @@ impl Postgres {
                 if after.is_some_and(|after| map.epoch <= after) {
                     return Ok(());
                 }
-                // Who else decides after this one waits here, and finds a newer one then.
+                // Another that decides after this one waits here, and finds a newer one then.
                 if let Some(after) = after {
                     let sql = "SELECT epoch FROM maps WHERE epoch = ?1 FOR UPDATE";
                     if session.numbers(sql, &[Value::Int(after.into())])?.is_empty() {

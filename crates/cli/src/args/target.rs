@@ -32,7 +32,7 @@ pub(crate) struct TargetArgs {
 /// How a target joins a cluster.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct JoinArgs {
-    /// Become a target of the cluster whose gateway has this address, `http` in its gateway.toml, and run. Who is one already just
+    /// Become a target of the cluster whose gateway has this address, `http` in its gateway.toml, and run. A node that is one already just
     /// runs.
     #[arg(long, value_name = "ADDRESS", requires_all = ["data", "key_file"])]
     pub(crate) join: Option<String>,

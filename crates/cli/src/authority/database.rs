@@ -23,7 +23,7 @@ pub(crate) struct Database {
     table: Postgres,
     /// The file of this machine, which follows.
     path: PathBuf,
-    /// Who proposes.
+    /// The node that proposes.
     decided_by: String,
     /// For people.
     address: String,
@@ -92,7 +92,7 @@ impl Database {
             return Ok(());
         }
         if newest < Some(used.epoch) {
-            // Who was down may have an old one, of which the targets know better.
+            // One that was down may have an old one, of which the targets know better.
             let answered = client.ping().wait()?.is_ok_and(|states| states.iter().any(|state| state.answer.is_some()));
             if answered && client.newer_map().is_none() {
                 // Where another gateway was first, the next look finds that.

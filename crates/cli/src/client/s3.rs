@@ -10,10 +10,11 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use jiff::Timestamp;
 use node::atomic_file;
+use quick_xml::de::from_str;
 use rusty_s3::actions::ListObjectsV2;
 use rusty_s3::signing::sign;
 use rusty_s3::{Bucket, Method, UrlStyle};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use ureq::config::Config;
 use ureq::http::{Request, Response, Uri};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
@@ -31,6 +32,34 @@ const REGION: &str = "us-east-1";
 const GOOD: u64 = 3_600;
 /// Bytes of the largest answer that is a document.
 const DOCUMENT: u64 = 64 << 20;
+
+/// Why a request was refused, as the gateway says it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Refusal {
+    code: Option<String>,
+    message: String,
+}
+
+/// The buckets of a user, as the gateway lists them.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Owned {
+    buckets: Buckets,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Buckets {
+    #[serde(default)]
+    bucket: Vec<Named>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Named {
+    name: String,
+}
 
 /// An object as it is listed.
 #[derive(Debug, Serialize)]
@@ -238,7 +267,8 @@ impl S3 {
     fn refused(&self, (bucket, key): (&str, &str), mut answer: Response<Body>) -> Refused {
         let status = answer.status();
         let text = answer.body_mut().with_config().limit(DOCUMENT).read_to_string().unwrap_or_default();
-        let code = match (element(&text, "Code"), status.as_u16()) {
+        let Refusal { code, message } = from_str(&text).unwrap_or_default();
+        let code = match (code, status.as_u16()) {
             (Some(code), _) => code,
             // The answer to a HEAD has no body to say why.
             (None, 404) => (if key.is_empty() { "NoSuchBucket" } else { "NoSuchKey" }).to_owned(),
@@ -256,10 +286,7 @@ impl S3 {
                 "there can be no bucket {bucket:?}: names of buckets have 3 to 63 small letters, digits, dots and hyphens, and begin and \
                  end with a letter or digit"
             ),
-            _ => {
-                let message = element(&text, "Message").unwrap_or_default();
-                format!("the gateway at {} refused {what}: {code}: {message}", self.endpoint)
-            }
+            _ => format!("the gateway at {} refused {what}: {code}: {message}", self.endpoint),
         };
         Refused { code, text: text.trim_end_matches([':', ' ']).to_owned() }
     }
@@ -281,8 +308,9 @@ impl S3 {
         let mut answer = self.agent.get(address.as_str()).call().map_err(|error| self.failed(&error))?;
         ensure!(answer.status().is_success(), self.refused(("", ""), answer));
         let text = answer.body_mut().with_config().limit(DOCUMENT).read_to_string().map_err(|e| self.failed(&e))?;
-        let each = text.split("<Bucket>").skip(1);
-        each.map(|bucket| element(bucket, "Name").context("the gateway named a bucket without a name")).collect()
+        let owned: Owned = from_str(&text)
+            .with_context(|| format!("the gateway at {} listed the buckets unreadably", self.endpoint))?;
+        Ok(owned.buckets.bucket.into_iter().map(|bucket| bucket.name).collect())
     }
 
     /// The objects whose keys begin like this, in the order of their keys, a page at a time.
@@ -325,14 +353,6 @@ impl S3 {
     pub(crate) fn remove(&self, bucket: &str, key: &str) -> anyhow::Result<()> {
         self.ask(Method::Delete, (bucket, key), &[], &[], b"").map(drop)
     }
-}
-
-/// The text of the first element of this name.
-fn element(text: &str, name: &str) -> Option<String> {
-    let (_, rest) = text.split_once(&format!("<{name}>"))?;
-    let (text, _) = rest.split_once(&format!("</{name}>"))?;
-    let entities = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&apos;", "'"), ("&amp;", "&")];
-    Some(entities.iter().fold(text.to_owned(), |text, (entity, plain)| text.replace(entity, plain)))
 }
 
 /// Trust in the certificates of a file alone, and in those of `AWS_CA_BUNDLE`, as other clients have it.
@@ -413,9 +433,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_element_is_plain_text() {
-        let text = "<Error><Code>X</Code><Message>a &lt;b&gt; &amp;lt;</Message></Error>";
-        assert_eq!(element(text, "Message").as_deref(), Some("a <b> &lt;"));
-        assert_eq!(element(text, "Nothing"), None);
+    fn answers_are_read() {
+        let text = "<Error><Code>X</Code><Message>a &lt;b&gt; &amp;lt;</Message><RequestId>1</RequestId></Error>";
+        let Refusal { code, message } = from_str(text).unwrap();
+        assert_eq!((code.as_deref(), message.as_str()), (Some("X"), "a <b> &lt;"));
+        assert_eq!(from_str::<Refusal>("not found").unwrap_or_default().code, None);
+        let names = |inside: &str| -> Vec<String> {
+            let text = format!(
+                "<?xml version=\"1.0\"?><ListAllMyBucketsResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Buckets>{inside}\
+                 </Buckets><Owner><ID>o</ID></Owner></ListAllMyBucketsResult>"
+            );
+            let owned: Owned = from_str(&text).unwrap();
+            owned.buckets.bucket.into_iter().map(|bucket| bucket.name).collect()
+        };
+        assert_eq!(names(""), Vec::<String>::new());
+        let bucket = |name: &str| format!("<Bucket><CreationDate>d</CreationDate><Name>{name}</Name></Bucket>");
+        assert_eq!(names(&[bucket("a"), bucket("b-c")].concat()), ["a", "b-c"]);
     }
 }

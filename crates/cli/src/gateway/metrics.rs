@@ -85,7 +85,7 @@ impl Collector for Data {
         gauge("down_targets", "Targets that are down, as others say, too", down.targets.len() as u64)?;
         gauge(
             "take_out_held",
-            "1 while who is down stays in the map until a person decides",
+            "1 while a target that is down stays in the map until a person decides",
             down.held.is_some().into(),
         )
     }

@@ -115,7 +115,7 @@ fn kept_as(chunk: &ChunkHolders) -> String {
     }
 }
 
-/// Who has it; of a coded chunk its pieces by their numbers, those of data first.
+/// The targets that have it; of a coded chunk its pieces by their numbers, those of data first.
 fn targets(chunk: &ChunkHolders) -> String {
     let Some((data, parity)) = chunk.code.as_deref().and_then(|code| code.split_once('+')) else {
         return chunk.holders.iter().map(|copies| listed(&copies.targets, " ")).collect();

@@ -496,7 +496,7 @@ shares = "48-63"
             wished.targets[4] = TargetConfig { drain, capacity: capacity.to_owned(), ..of.targets[4].clone() };
             plan(of, &wished)
         };
-        assert!(changed(&config, false, "2GiB").1.regroups, "who takes chunks takes more, and all is levelled");
+        assert!(changed(&config, false, "2GiB").1.regroups, "those that take chunks take more, and all is levelled");
         let (drained, made) = changed(&config, true, "1GiB");
         let strays = made.moves.strays;
         let (both, made) = changed(&config, true, "64GiB");

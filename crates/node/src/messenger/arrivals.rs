@@ -9,14 +9,14 @@ use protocol::time::{Instant, Span};
 use super::Progress;
 use crate::clock::now;
 
-/// Bytes that may wait, with what each frame needs beside them. Who brings more waits, reads nothing, and peers stop sending.
+/// Bytes that may wait, with what each frame needs beside them. A reader that brings more waits, reads nothing, and peers stop sending.
 const MOST: usize = 4 << 20;
 const EACH: usize = 128;
 
 /// What came over a connection, or that it is over.
 #[derive(Debug)]
 pub struct Arrival {
-    /// Who read it.
+    /// The worker that read it.
     pub worker: usize,
     /// Over which connection it came.
     pub connection: u32,

@@ -15,7 +15,7 @@ pub(crate) const LONGEST: usize = 65_507;
 
 /// A frame of which not all is here gets memory of its own when it is as long as this.
 const LONG: usize = 8 << 10;
-/// But not before so much of it is here: who only says that it is long is given nothing.
+/// But not before so much of it is here: a peer that only says that it is long is given nothing.
 const EARNED: usize = 1 << 10;
 /// What is read at once with the rest of a long frame, which most often is the beginning of the next one. Memory that
 /// readers are lent is longer.

@@ -111,7 +111,7 @@ fn until_heard(from: &mut Tcp, to: &mut Tcp, transmit: &Transmit) -> Vec<Bytes> 
             }
         }
         assert!(std::time::Instant::now() < deadline, "nothing arrives: {}", page(from));
-        // Nor does it ask by the thousand before anybody on the way had a moment: who does is a stranger for good.
+        // Nor does it ask by the thousand before anybody on the way had a moment: one that does is a stranger for good.
         std::thread::sleep(BETWEEN);
     }
 }

@@ -75,7 +75,7 @@ pub fn has_addresses(map: &ClusterMap) -> bool {
 pub(super) fn unicast_socket(config: &ClusterConfig, address: SocketAddr) -> Result<OpenSocket, NodeError> {
     let socket = open(address, false).map_err(io(
         format!("listening on {address}"),
-        "stop whoever uses the port, or change the address in the cluster map",
+        "stop the program that uses the port, or change the address in the cluster map",
     ))?;
     let interface = config.network.interface.unwrap_or(address.ip());
     send_multicast_on(&socket, interface).map_err(io(

@@ -15,7 +15,7 @@ use crate::service::{Pending, ServiceError};
 /// Chunks that are asked for at once.
 const PIPELINE: usize = 8;
 
-/// Who has a chunk.
+/// The targets that have a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkHolders {
     /// The chunk.

@@ -96,7 +96,7 @@ impl S3Access for Access {
                 || name.to_ascii_lowercase().starts_with("x-amz-")
                 || name.starts_with("response-");
             if name.starts_with("response-") && !signed {
-                return Err(s3_error!(InvalidRequest, "only who signs can ask for other response headers"));
+                return Err(s3_error!(InvalidRequest, "only signed requests can ask for other response headers"));
             }
             if !known {
                 return Err(s3_error!(NotImplemented, "the query parameter {name} is not supported"));

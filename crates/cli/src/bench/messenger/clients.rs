@@ -1,4 +1,4 @@
-//! Who sends to the messenger that is measured, with as little work for each message as there can be.
+//! The clients that send to the messenger that is measured, with as little work for each message as there can be.
 
 use std::collections::VecDeque;
 use std::ops::Range;

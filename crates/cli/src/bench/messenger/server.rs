@@ -92,7 +92,7 @@ struct Answers {
     ordered: bool,
     /// Bytes read and sent, by worker.
     bytes: Vec<AtomicU64>,
-    /// Who brought the last of a connection, and how often that was another one than before.
+    /// The worker that brought the last of a connection, and how often that was another one than before.
     worker: Vec<AtomicUsize>,
     moves: AtomicU64,
     /// Frames that were not what their hash says.
