@@ -31,7 +31,8 @@ impl ClusterConfig {
         let mut shared = self.clone();
         (shared.key_file, shared.network.interface) = (PathBuf::new(), None);
         let text = toml::to_string(&shared).ok()?;
-        let compressed = zstd::encode_all(text.as_bytes(), LEVEL).ok()?;
+        // In one piece: what compresses a stream of unknown length clears tables of many megabytes first.
+        let compressed = zstd::bulk::compress(text.as_bytes(), LEVEL).ok()?;
         MapDocument::new([&[VERSION], &compressed[..]].concat().into())
     }
 
