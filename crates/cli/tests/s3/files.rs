@@ -165,7 +165,8 @@ fn the_demonstration_holds() {
     let (loss, lost) = (&report["loss"], report["stopped_target"].to_string());
     assert_eq!(loss["target"].to_string(), lost, "{report}");
     let (out, whole) = (loss["out_seconds"].as_f64().unwrap(), loss["whole_seconds"].as_f64().unwrap());
-    assert!(out >= 9.0 && out <= whole && loss["get_mb_per_s"].as_f64() > Some(0.0), "{report}");
+    // The ten seconds begin when it was heard of last, which was up to a look before.
+    assert!(out >= 5.0 && out <= whole && loss["get_mb_per_s"].as_f64() > Some(0.0), "{report}");
     let had = copies[&lost].as_u64().unwrap();
     assert!(loss["restored_chunks"].as_u64() >= Some(had) && had >= 64 / 3, "{report}");
     assert!(loss["restored_bytes"].as_u64() >= Some((had - 3) << 20), "{report}");
