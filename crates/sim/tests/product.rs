@@ -298,4 +298,11 @@ fn an_aggregator_spares_the_initiator_the_parity() {
     close(aggregated.chunks_per_second / alone.chunks_per_second, 1.5, 0.03);
     let lossy = run_with("aggregators = 2\nloss_ppm = 2000\ncontrol_first = true\n");
     assert!(lossy.product.as_ref().unwrap().repairs > 0 && lossy.chunks_per_second > alone.chunks_per_second);
+    // Half of the measured time with it, and half without.
+    let dies = run_with("aggregators = 1\naggregator_dies = \"70ms\"\n");
+    close(dies.chunks_per_second / alone.chunks_per_second, 1.25, 0.1);
+    // What it cannot do in time is asked for, and it is left alone then.
+    let slow = run_with("aggregators = 1\naggregator_kib = \"5us\"\n");
+    println!("slow {} of {}", slow.chunks_per_second, alone.chunks_per_second);
+    assert!(slow.product.as_ref().unwrap().repairs > 0);
 }

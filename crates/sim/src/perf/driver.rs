@@ -71,6 +71,8 @@ pub(super) enum Event<W, N> {
     Restart(u32),
     /// Targets are lost, and all others hear of it.
     Lose,
+    /// The first aggregator dies.
+    Die,
     /// The next request of an initiator.
     Arrival(u32),
     /// What a part should know of another.
@@ -92,7 +94,8 @@ impl<W, N> Event<W, N> {
             | Self::Restart(node) => Some(*node),
             Self::Arrival(n) => Some(n + targets),
             Self::Wire(wire) => of_wire(wire),
-            Self::Wake(_) | Self::Notice(_) | Self::Crash | Self::Lose | Self::Measure | Self::Stop => None,
+            Self::Wake(_) | Self::Notice(_) | Self::Crash => None,
+            Self::Lose | Self::Die | Self::Measure | Self::Stop => None,
         }
     }
 }
@@ -241,6 +244,9 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
         if let Some(loss) = self.setup.product().and_then(|profile| profile.loss) {
             self.push_for_all(loss.at.as_nanos(), Event::Lose);
         }
+        if let Some(at) = self.setup.product().and_then(|profile| profile.aggregator_dies) {
+            self.push_for_all(at.as_nanos(), Event::Die);
+        }
         self.last = end.saturating_add(self.conditions.drain.unwrap_or_default().as_nanos());
         self.begin_requests();
         (end, self.last)
@@ -388,7 +394,7 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
             Event::Restart(node) => self.happens(*node, 6),
             Event::Wire(_) | Event::Notice(_) => {}
             // In all parts, and counted once.
-            Event::Measure | Event::Stop | Event::Crash | Event::Lose => {
+            Event::Measure | Event::Stop | Event::Crash | Event::Lose | Event::Die => {
                 self.events += u64::from(self.part == 0);
                 self.common_due.remove(self.now);
             }
@@ -420,6 +426,7 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
             Event::Crash => self.crash(),
             Event::Restart(node) => self.restart(node),
             Event::Lose => self.lose(),
+            Event::Die => self.lose_aggregator(),
         }
     }
 
@@ -431,6 +438,10 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
             None if node.0 >= self.setup.targets => node.0 + self.setup.initiators,
             None => node.0,
         }
+    }
+
+    fn is_aggregator(&self, node: u32) -> bool {
+        node >= self.setup.targets + self.setup.initiators
     }
 
     /// Something comes to a destination: `happens` to those of its nodes that are this part's. A multicast counts as one
@@ -539,22 +550,24 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
 
     /// What a node has to send leaves its processor at this time: so many bytes of payload, or a control message.
     pub(super) fn leaves(&mut self, node: u32, payload: Option<u64>) -> u64 {
-        let takes = self.conditions.cpu.takes(payload);
+        let takes = self.conditions.cpu(self.is_aggregator(node)).takes(payload);
         self.nodes[self.parts.slot(node)].processor.work(self.now, takes)
     }
 
     /// The first datagram of so many bytes of payload leaves a node's processor at this time; the others follow.
     pub(super) fn begins_to_leave(&mut self, node: u32, bytes: u64, first: u64) -> u64 {
-        self.nodes[self.parts.slot(node)].processor.send(self.now, &self.conditions.cpu, bytes, first)
+        let cpu = self.conditions.cpu(self.is_aggregator(node));
+        self.nodes[self.parts.slot(node)].processor.send(self.now, cpu, bytes, first)
     }
 
     /// Something has come to a node: it waits for the processor.
     pub(super) fn reached(&mut self, id: u32, arrived: Arrived) {
+        let cpu = self.conditions.cpu(self.is_aggregator(id));
         let node = &mut self.nodes[self.parts.slot(id)];
         if node.life.is_down {
             return;
         }
-        let (now, cpu, processor) = (self.now, &self.conditions.cpu, &mut node.processor);
+        let (now, processor) = (self.now, &mut node.processor);
         let at = match &arrived {
             Arrived::Control(_) => processor.work(now, cpu.takes(None)),
             Arrived::Payload(_, bytes, _) => {

@@ -100,6 +100,8 @@ struct File {
     code: Option<CodeName>,
     aggregators: Option<u32>,
     aggregator_lanes: Option<u32>,
+    aggregator_kib: Option<Time>,
+    aggregator_dies: Option<Time>,
 }
 
 /// A protocol by its name: one of the papers' or of their rivals, one of the product's, or both.
@@ -448,6 +450,8 @@ mod tests {
         assert!(error("chunk = ", &[]).starts_with("x.toml:1: "));
         let other = error("\ndrift_ppm = 5\n", &[]);
         assert!(other.starts_with("x.toml:2: ") && other.contains("product"), "{other}");
+        let none = error("profile = \"product\"\naggregator_kib = \"1us\"\n", &[]);
+        assert!(none.starts_with("x.toml:2: ") && none.contains("how many aggregators"), "{none}");
         let paper = error("profile = \"product\"\nquirks = []\n", &[]);
         assert!(paper.starts_with("x.toml:2: ") && paper.contains("paper"), "{paper}");
         let hash = error("protocol = \"hash\"\n", &[]);

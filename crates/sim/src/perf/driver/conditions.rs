@@ -8,6 +8,7 @@ use crate::perf::setup::{Cpu, Machines};
 /// What nodes are like.
 pub(super) struct Conditions {
     pub(super) cpu: Cpu,
+    pub(super) cpu_of_aggregators: Cpu,
     /// Payload bytes of a datagram.
     pub(super) datagram: u64,
     /// How wrong clocks are; `None`: all show the same time.
@@ -23,10 +24,16 @@ pub(super) struct Conditions {
 }
 
 impl Conditions {
+    /// The processor of a node, which may be an aggregator.
+    pub(super) const fn cpu(&self, is_aggregator: bool) -> &Cpu {
+        if is_aggregator { &self.cpu_of_aggregators } else { &self.cpu }
+    }
+
     pub(super) fn of(machines: &Machines) -> Self {
         match machines {
             Machines::Paper(paper) => Self {
                 cpu: paper.costs.map_or_else(Cpu::default, |costs| costs.cpu),
+                cpu_of_aggregators: Cpu::default(),
                 datagram: u64::from(paper.config.frame),
                 drift_ppm: None,
                 wake_jitter: Span::ZERO,
@@ -37,6 +44,10 @@ impl Conditions {
             },
             Machines::Product(profile) => Self {
                 cpu: profile.costs.cpu,
+                cpu_of_aggregators: Cpu {
+                    kib: profile.aggregator_kib.unwrap_or(profile.costs.cpu.kib),
+                    ..profile.costs.cpu
+                },
                 datagram: profile.config.per_datagram as u64,
                 drift_ppm: Some(profile.drift_ppm),
                 wake_jitter: profile.wake_jitter,

@@ -1,4 +1,4 @@
-//! Targets that crash: what the machine knew and what was not synced is lost, what was synced is there when it starts anew.
+//! Nodes that crash. Of targets what the machine knew and what was not synced is lost, what was synced is there when it starts anew.
 
 use protocol::id::NodeId;
 
@@ -24,13 +24,28 @@ impl<M: MachineSet, F: Fabric> Driver<'_, M, F> {
 
     /// What was begun before is nobody's any more. The port still sends what it was given.
     pub(super) fn stops(&mut self, id: u32) {
+        self.ends(id);
+        let slot = self.slot(id);
+        self.disks[slot].crash(self.now);
+    }
+
+    fn ends(&mut self, id: u32) {
         let node = self.node(id);
         node.life.is_down = true;
         node.life.number += 1;
         node.processor.inbox.clear();
         node.armed = u64::MAX;
-        let slot = self.slot(id);
-        self.disks[slot].crash(self.now);
+    }
+
+    /// The first aggregator dies, by all of its lanes. Nobody is told.
+    pub(super) fn lose_aggregator(&mut self) {
+        let first = self.setup.targets + self.setup.initiators;
+        let lanes = self.setup.product().map_or(0, |profile| profile.lanes.max(1));
+        (first..first + lanes)
+            .filter(|lane| self.is_own(*lane))
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|lane| self.ends(lane));
     }
 
     pub(super) fn restart(&mut self, node: u32) {

@@ -65,10 +65,20 @@ impl File {
         if code.is_none() && aggregators > 0 {
             return Err(("aggregators", "aggregators: say which code they compute, too".to_owned()));
         }
+        let of_aggregators = [
+            ("aggregator_lanes", self.aggregator_lanes.is_some()),
+            ("aggregator_kib", self.aggregator_kib.is_some()),
+            ("aggregator_dies", self.aggregator_dies.is_some()),
+        ];
+        if let Some((key, _)) = of_aggregators.into_iter().find(|(_, given)| *given && aggregators == 0) {
+            return Err((key, format!("{key}: say how many aggregators there are, too")));
+        }
         Ok(Profile {
             code,
             aggregators,
             lanes: within("aggregator_lanes", self.aggregator_lanes.unwrap_or(4), 1, 64)?,
+            aggregator_kib: self.aggregator_kib.map(|time| time.0),
+            aggregator_dies: self.aggregator_dies.map(|time| time.0),
             copies,
             link,
             disk,
@@ -220,6 +230,8 @@ impl File {
             ("code", self.code.is_some()),
             ("aggregators", self.aggregators.is_some()),
             ("aggregator_lanes", self.aggregator_lanes.is_some()),
+            ("aggregator_kib", self.aggregator_kib.is_some()),
+            ("aggregator_dies", self.aggregator_dies.is_some()),
         ];
         let paper = [
             ("disk_queue", self.disk_queue.is_some()),

@@ -32,6 +32,10 @@ pub struct Profile {
     pub aggregators: u32,
     /// See `aggregators`.
     pub lanes: u32,
+    /// Processor time of an aggregator for 1,024 bytes that come or leave, where that is another than of other nodes.
+    pub aggregator_kib: Option<Span>,
+    /// When the first of them dies for good.
+    pub aggregator_dies: Option<Span>,
     /// Bits per second of a port, each direction.
     pub link: u64,
     /// From port to port.
