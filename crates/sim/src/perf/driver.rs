@@ -562,7 +562,8 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
 
     /// Something has come to a node: it waits for the processor.
     pub(super) fn reached(&mut self, id: u32, arrived: Arrived) {
-        let cpu = self.conditions.cpu(self.is_aggregator(id));
+        let is_aggregator = self.is_aggregator(id);
+        let cpu = self.conditions.cpu(is_aggregator);
         let node = &mut self.nodes[self.parts.slot(id)];
         if node.life.is_down {
             return;
@@ -572,7 +573,8 @@ impl<'a, M: MachineSet, F: Fabric> Driver<'a, M, F> {
             Arrived::Control(_) => processor.work(now, cpu.takes(None)),
             Arrived::Payload(_, bytes, _) => {
                 let bytes = u64::from(*bytes);
-                self.measures.count.payload_bytes += bytes;
+                // What passes is counted where it arrives.
+                self.measures.count.payload_bytes += if is_aggregator { 0 } else { bytes };
                 if bytes <= self.conditions.datagram {
                     processor.head(now, cpu, bytes)
                 } else {

@@ -126,8 +126,14 @@ impl Profile {
     /// Nanoseconds from one put at a target to the next, in the mean; 0 in a closed loop.
     pub(in crate::perf) fn interval(&self, setup: &Setup) -> u64 {
         let Load::Open { chunks_per_second } = setup.load else { return 0 };
-        let copies = chunks_per_second * (1.0 - f64::from(self.reads) / 100.0) * f64::from(self.copies);
-        if copies > 0.0 { (f64::from(setup.targets) * 1e9 / copies) as u64 } else { 0 }
+        let writes = chunks_per_second * (1.0 - f64::from(self.reads) / 100.0) * self.writes().0;
+        if writes > 0.0 { (f64::from(setup.targets) * 1e9 / writes) as u64 } else { 0 }
+    }
+
+    /// Targets that a put is written to, and which part of it is written to each: copies, or pieces.
+    fn writes(&self) -> (f64, f64) {
+        let of_code = |code: Code| (code.fragments() as f64, 1.0 / code.data() as f64);
+        self.code.map_or((f64::from(self.copies), 1.0), of_code)
     }
 
     /// Requests per second that the disks can do with all that an operation takes them beside its bytes. In a closed loop of
@@ -135,10 +141,11 @@ impl Profile {
     /// them to end are all there at once.
     pub(in crate::perf) fn disks_at_best(&self, setup: &Setup) -> f64 {
         let seconds = |span: Span| span.as_nanos() as f64 / 1e9;
-        let (gets, copies) = (f64::from(self.reads) / 100.0, f64::from(self.copies));
-        let (targets, size) = (f64::from(setup.targets), setup.mean_size());
+        let (gets, (writes, part)) = (f64::from(self.reads) / 100.0, self.writes());
+        // There are no gets of pieces.
+        let (targets, size) = (f64::from(setup.targets), setup.mean_size() * part);
         let at_once = match setup.load {
-            Load::Closed { depth } => f64::from(depth) * f64::from(setup.initiators) * copies / targets,
+            Load::Closed { depth } => f64::from(depth) * f64::from(setup.initiators) * writes / targets,
             Load::Open { .. } => f64::INFINITY,
         };
         let group = (at_once / 2.0).clamp(1.0, store::GROUP as f64);
@@ -146,7 +153,7 @@ impl Profile {
         let read = size / self.disk as f64 + seconds(self.costs.disk.operation);
         let write = read + seconds(self.costs.disk.sync) / group;
         let write = if self.costs.disk.hash_ahead { write.max(hash) } else { write + hash };
-        targets / ((1.0 - gets) * copies * write + gets * read)
+        targets / ((1.0 - gets) * writes * write + gets * read)
     }
 }
 
