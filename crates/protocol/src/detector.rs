@@ -121,6 +121,8 @@ pub struct Verdict {
 pub struct Detector {
     rules: Rules,
     down: BTreeMap<NodeId, Down>,
+    /// When it looked last.
+    looked: Option<Instant>,
     bug: Option<Bug>,
 }
 
@@ -128,7 +130,7 @@ impl Detector {
     /// One that knows of nothing yet.
     #[must_use]
     pub const fn new(rules: Rules) -> Self {
-        Self { rules, down: BTreeMap::new(), bug: None }
+        Self { rules, down: BTreeMap::new(), looked: None, bug: None }
     }
 
     /// Goes by other rules from now on. What was seen before counts by them, too.
@@ -173,6 +175,7 @@ impl Detector {
             };
             self.note(now, id, seen);
         }
+        self.looked = Some(now);
         self.down.retain(|id, _| map.target(*id).is_some());
         self.verdict(now, map)
     }
@@ -180,6 +183,9 @@ impl Detector {
     fn note(&mut self, now: Instant, id: NodeId, seen: Seen) {
         let silent_for = if let Seen::Down(span) = seen { span } else { Span::ZERO };
         let since = Instant::from_nanos(now.as_nanos().saturating_sub(silent_for.as_nanos()));
+        // What was there at the last look has not been silent for longer, whatever a witness says that was cut off itself.
+        let was_there = self.down.get(&id).is_none_or(|down| down.back.is_some());
+        let since = since.max(self.looked.filter(|_| was_there).unwrap_or(Instant::ZERO));
         // A target that comes back only for a moment was down all the time.
         let moment = self.rules.out_after.div(8);
         let is_back = |down: &Down| down.back.is_some_and(|back| since.since(back) >= moment);
@@ -305,6 +311,21 @@ mod tests {
             assert_eq!(look(&mut detector, seconds, if back { &[] } else { &[3] }).out, [], "{seconds}");
         }
         assert_eq!(look(&mut detector, 600, &[3]).out, [NodeId(3)]);
+    }
+
+    #[test]
+    fn what_was_there_a_moment_ago_has_not_been_silent_for_as_long_as_a_witness_that_was_cut_off_says() {
+        let mut detector = detector();
+        look(&mut detector, 100, &[]);
+        look(&mut detector, 690, &[]);
+        // The asker lost its connection to the target, and all that watch it were on the other side of a switch.
+        let silent = vec![(NodeId(3), Span::from_secs(650))];
+        let said = [Testimony { witness: NodeId(5), watched: vec![NodeId(3)], silent }];
+        let verdict = detector.look(at(700), &map(), &said, &[NodeId(3)]);
+        assert_eq!((verdict.down, verdict.out), ([(NodeId(3), Span::from_secs(10))].into(), vec![]));
+        // One that has not looked before believes the witness.
+        let verdict = self::detector().look(at(700), &map(), &said, &[NodeId(3)]);
+        assert_eq!(verdict.out, [NodeId(3)]);
     }
 
     #[test]
