@@ -85,6 +85,8 @@ enum Seen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Down {
     since: Instant,
+    /// When it was there at a look last: it has not been silent for longer.
+    there: Instant,
     /// From when on it counts: before, it was not alone.
     counts: Instant,
     /// Since when it is there again.
@@ -183,9 +185,9 @@ impl Detector {
     fn note(&mut self, now: Instant, id: NodeId, seen: Seen) {
         let silent_for = if let Seen::Down(span) = seen { span } else { Span::ZERO };
         let since = Instant::from_nanos(now.as_nanos().saturating_sub(silent_for.as_nanos()));
-        // What was there at the last look has not been silent for longer, whatever a witness says that was cut off itself.
-        let was_there = self.down.get(&id).is_none_or(|down| down.back.is_some());
-        let since = since.max(self.looked.filter(|_| was_there).unwrap_or(Instant::ZERO));
+        // Whatever a witness says that was cut off itself.
+        let there = self.down.get(&id).map_or(self.looked.unwrap_or(Instant::ZERO), |down| down.there);
+        let since = since.max(there);
         // A target that comes back only for a moment was down all the time.
         let moment = self.rules.out_after.div(8);
         let is_back = |down: &Down| down.back.is_some_and(|back| since.since(back) >= moment);
@@ -194,7 +196,7 @@ impl Detector {
         }
         let is_sure = seen != Seen::Unwatched;
         match self.down.get_mut(&id) {
-            Some(down) if seen == Seen::There => down.back = down.back.or(Some(now)),
+            Some(down) if seen == Seen::There => (down.back, down.there) = (down.back.or(Some(now)), now),
             Some(down) => {
                 // Only witnesses know since when.
                 if is_sure && !down.is_sure {
@@ -205,7 +207,7 @@ impl Detector {
                 (down.back, down.is_sure) = (None, is_sure);
             }
             None if seen == Seen::There => {}
-            None => drop(self.down.insert(id, Down { since, counts: since, back: None, is_sure })),
+            None => drop(self.down.insert(id, Down { since, there, counts: since, back: None, is_sure })),
         }
     }
 
@@ -323,6 +325,12 @@ mod tests {
         let said = [Testimony { witness: NodeId(5), watched: vec![NodeId(3)], silent }];
         let verdict = detector.look(at(700), &map(), &said, &[NodeId(3)]);
         assert_eq!((verdict.down, verdict.out), ([(NodeId(3), Span::from_secs(10))].into(), vec![]));
+        // Nor when it was not known at first why it does not answer.
+        let mut detector = self::detector();
+        look(&mut detector, 690, &[]);
+        assert!(detector.look(at(695), &map(), &[], &[NodeId(3)]).out.is_empty());
+        let verdict = detector.look(at(700), &map(), &said, &[NodeId(3)]);
+        assert_eq!((verdict.down, verdict.out), ([(NodeId(3), Span::from_secs(10))].into(), vec![]));
         // One that has not looked before believes the witness.
         let verdict = self::detector().look(at(700), &map(), &said, &[NodeId(3)]);
         assert_eq!(verdict.out, [NodeId(3)]);
@@ -386,7 +394,7 @@ mod tests {
         ] {
             assert!(detector.look(at(100), &map, &said, unanswered).down.is_empty(), "{said:?}");
         }
-        let verdict = detector.look(at(100), &map, &[says(5, &[3])], &three);
+        let verdict = detector.look(at(110), &map, &[says(5, &[3])], &three);
         assert_eq!(verdict.down, [(NodeId(3), Span::from_secs(9))].into());
     }
 
