@@ -394,8 +394,9 @@ mod tests {
         ] {
             assert!(detector.look(at(100), &map, &said, unanswered).down.is_empty(), "{said:?}");
         }
+        // It did not answer ten seconds ago already.
         let verdict = detector.look(at(110), &map, &[says(5, &[3])], &three);
-        assert_eq!(verdict.down, [(NodeId(3), Span::from_secs(9))].into());
+        assert_eq!(verdict.down, [(NodeId(3), Span::from_secs(10))].into());
     }
 
     /// A switch cuts off two servers and half of a third one's witnesses: no witness of one server is left that could
